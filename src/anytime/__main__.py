@@ -1,0 +1,3 @@
+from anytime.cli import main
+
+main()

@@ -1,0 +1,98 @@
+"""Models for sharing (config.json + model.safetensors) and checkpoints of a whole training run."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from anytime.errors import AnytimeError
+from anytime.files import read_json, read_tensors, write_json, write_tensors
+from anytime.models import create_model
+from anytime.network import AnytimeNetwork
+
+
+def save(net: AnytimeNetwork, folder: str | Path, **about: Any) -> Path:
+    """Write a network to a folder as ``model.safetensors`` and ``config.json``.
+
+    Args:
+        net: the network. One that ``create_model`` built can be loaded by the folder alone; any other by
+            ``load(folder, net=...)`` with a network built in the same way.
+        folder: made if it is not there; files of an earlier ``save`` are replaced, each only when the new one is whole.
+        about: anything JSON can hold that users of the model need, for instance the classes' names.
+
+    Example:
+        >>> import anytime, tempfile
+        >>> folder = anytime.save(anytime.create_model("resann-1-8"), tempfile.mkdtemp())
+        >>> anytime.load(folder).config
+        {'model': 'resann-1-8'}
+    """
+    folder = Path(folder)
+    write_tensors(folder / "model.safetensors", net.state_dict(), {})
+    write_json(folder / "config.json", {**(net.config or {"model": None}), **({"about": about} if about else {})})
+    return folder
+
+
+def load(folder: str | Path, net: AnytimeNetwork | None = None) -> AnytimeNetwork:
+    """Read a network that ``save`` or a training run wrote; in eval mode, on the CPU. Nothing is unpickled.
+
+    Args:
+        folder: the model's folder, or that of a finished training run.
+        net: the network to fill, for one that was not built by ``create_model``.
+    """
+    folder = Path(folder)
+    if not (folder / "config.json").is_file():
+        what = "there is no such folder" if not folder.is_dir() else "it has no config.json"
+        hint = ""
+        if (folder / "run.json").is_file():
+            what = "its training run has not ended yet"
+            hint = f"; end it with: anytime train --output {folder} --resume"
+        raise AnytimeError(f"{folder} is not a saved model: {what}{hint or ' (anytime.save writes one)'}")
+    config = read_json(folder / "config.json")
+    about = config.pop("about", None)
+    if net is None:
+        net = _build(folder, config)
+    tensors, _ = read_tensors(folder / "model.safetensors")
+    try:
+        net.load_state_dict(tensors, assign=any(p.is_meta for p in net.parameters()))
+    except RuntimeError as error:
+        problem = str(error).split("\n\t")[1].strip() if "\n\t" in str(error) else str(error)
+        raise AnytimeError(
+            f"{folder}: model.safetensors was made for another network than config.json says "
+            f"({config.get('model') or 'the one given'}): {problem}"
+        ) from error
+    if about is not None:
+        net.config = {**(net.config or {"model": None}), "about": about}
+    return net.eval()
+
+
+def _build(folder: Path, config: dict[str, Any]) -> AnytimeNetwork:
+    name = config.pop("model", None)
+    if not isinstance(name, str):
+        raise AnytimeError(
+            f"{folder}: config.json does not say how to build this network; build it as before and call "
+            "load(folder, net=...)"
+        )
+    try:
+        with torch.device("meta"):  # no memory and no random numbers for weights that are read anyway
+            return create_model(name, **config)
+    except (TypeError, ValueError) as error:
+        raise AnytimeError(f"{folder}: config.json describes no network of this version: {error}") from error
+
+
+CHECKPOINT = "checkpoint.safetensors"
+
+
+def save_checkpoint(folder: Path, tensors: dict[str, dict[str, Any]], about: dict[str, Any]) -> None:
+    """Write the whole state of a run, groups of named tensors and a JSON object, in the place of the one before."""
+    flat = {f"{group}/{name}": tensor for group, named in tensors.items() for name, tensor in named.items()}
+    write_tensors(folder / CHECKPOINT, flat, about)
+
+
+def load_checkpoint(folder: Path) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
+    """What ``save_checkpoint`` wrote."""
+    flat, about = read_tensors(folder / CHECKPOINT)
+    groups: dict[str, dict[str, Any]] = {}
+    for path, tensor in flat.items():
+        group, _, name = path.partition("/")
+        groups.setdefault(group, {})[name] = tensor
+    return groups, about

@@ -1,0 +1,340 @@
+"""The command line: ``anytime train``, ``evaluate``, ``profile``, ``models``, ``demo``."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import torch
+
+import anytime
+from anytime.checkpoint import load
+from anytime.data import Data, load_data
+from anytime.errors import AnytimeError, require
+from anytime.evaluate import FRACTIONS, Curve, evaluate
+from anytime.files import read_json
+from anytime.network import AnytimeNetwork
+from anytime.plot import plot_curves
+from anytime.recipe import RECIPES
+from anytime.run import read_run
+from anytime.table import curve_table, models_table, profile_table, show
+from anytime.train import fit
+
+try:
+    typer: Any = require("typer", "cli")
+    require("rich", "cli")
+except AnytimeError as error:
+    sys.exit(f"anytime: {error}")
+
+Option = typer.Option
+DEVICES = "cpu, cuda, cuda:1, mps …; auto takes an accelerator if there is one."
+SCHEMES = (
+    "adaloss, const, linear, half-end, opt-I (exit I alone), geometric-mean, log-barrier; with options as in "
+    "adaloss:gamma=0.1"
+)
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    help="Anytime neural networks: train every exit, know what each costs, stop whenever.\n\n"
+    "First steps:  [bold]anytime demo[/bold]",
+)
+
+
+def main() -> NoReturn:
+    """Run the command; whatever the user can put right is one line on standard error and exit code 2."""
+    try:
+        status = app(standalone_mode=False)
+    except KeyboardInterrupt:
+        status = 130
+    except AnytimeError as error:
+        status = _complain(str(error))
+    except Exception as error:
+        if not hasattr(error, "format_message"):  # typer's own, about the words of the command
+            raise
+        status = _complain(f"{error.format_message()} (see: anytime --help)")  # type: ignore[attr-defined]
+    sys.exit(status if isinstance(status, int) else 0)
+
+
+def _complain(message: str) -> int:
+    print("anytime: " + " ".join(message.split()), file=sys.stderr)
+    return 2
+
+
+@app.command()
+def train(
+    model: Annotated[str | None, Option(help="One that `anytime models` lists, or another size: resann-N-C.")] = None,
+    data: Annotated[str | None, Option(help="The images: digits.")] = None,
+    scheme: Annotated[str | None, Option(help=f"How the exits' losses are weighed: {SCHEMES}.")] = None,
+    epochs: Annotated[int | None, Option(help="How often each image is seen.")] = None,
+    learning_rate: Annotated[float | None, Option(help="At the start; it falls to 1/10 at 1/2, 1/100 at 3/4.")] = None,
+    batch_size: Annotated[int | None, Option(help="Images a step.")] = None,
+    subset: Annotated[int | None, Option(help="Train on a balanced random part of this many images.")] = None,
+    seed: Annotated[int | None, Option(help="Of the first weights, the order of the images and the subset.")] = None,
+    output: Annotated[Path | None, Option(help="The run folder; otherwise one in runs/.")] = None,
+    resume: Annotated[bool, Option("--resume", help="Go on with the run in the output folder, if any.")] = False,
+    checkpoint_seconds: Annotated[float, Option(help="Time between checkpoints; 0: after every step.")] = 30,
+    device: Annotated[str, Option(help=DEVICES)] = "auto",
+) -> None:
+    """Train a network, all exits together.
+
+    The run folder gets run.json (what was asked for), log.jsonl (a line an epoch), checkpoint.safetensors, and in the
+    end config.json + model.safetensors, evaluation.json and curve.png. Ctrl-C saves a checkpoint first.
+
+    Examples:
+      anytime train --model resann-3-16 --data digits --epochs 20
+
+      anytime train --output runs/digits-resann-3-16-adaloss-seed0 --resume
+    """
+    given = {
+        "model": model, "data": data, "scheme": scheme, "epochs": epochs, "lr": learning_rate, "batch_size": batch_size,
+        "subset": subset, "seed": seed,
+    }  # fmt: skip
+    given = {name: value for name, value in given.items() if value is not None}
+    _run(given, output, resume, checkpoint_seconds, _device(device))
+
+
+def _run(
+    given: dict[str, Any], output: Path | None, resume: bool, checkpoint_seconds: float, device: torch.device
+) -> tuple[Path, Curve | None]:
+    """Train as asked; what was not said comes from the run that is resumed, or else is the default."""
+    asked = {"model": "resann-3-16", "data": "digits", "scheme": "adaloss", "seed": 0}
+    if resume and output and (output / "run.json").is_file():
+        asked |= read_run(output).get("asked", {})
+    elif resume and not output:
+        raise AnytimeError("--resume needs the run's folder: --output FOLDER")
+    asked |= given
+    images = load_data(asked["data"])
+    if "subset" in asked:
+        images = images.subset(asked["subset"], asked["seed"])
+    torch.manual_seed(asked["seed"])
+    net = anytime.create_model(asked["model"], num_classes=len(images.classes), in_channels=images.shape[0])
+    net.to(device)
+    folder = output or Path("runs") / "-".join(
+        [
+            images.name,
+            asked["model"],
+            asked["scheme"].replace(":", "-").replace(",", "-"),
+            f"seed{asked['seed']}",
+        ]
+    )
+    recipe = {name: asked[name] for name in ("epochs", "lr", "batch_size") if name in asked}
+    try:
+        result = fit(
+            net,
+            images,
+            asked["scheme"],
+            recipe=RECIPES["digits"],
+            seed=asked["seed"],
+            output=folder,
+            resume=resume,
+            checkpoint_seconds=checkpoint_seconds,
+            about={"asked": asked, "command": " ".join(["anytime", *sys.argv[1:]])},
+            **recipe,
+        )
+    except KeyboardInterrupt:
+        print(f"\nstopped; go on with: anytime train --output {folder} --resume", file=sys.stderr)
+        raise
+    if result.curve is not None:
+        show(curve_table(result.curve, _last_weights(folder), title=_title(asked)))
+        _draw({asked["scheme"]: folder}, {asked["scheme"]: result.curve}, folder / "curve.png", _title(asked))
+    _say_where(folder)
+    return folder, result.curve
+
+
+@app.command("evaluate")
+def evaluate_command(
+    run: Annotated[Path, typer.Argument(help="A finished run's folder.")],
+    opt: Annotated[
+        list[Path] | None,
+        Option(help="What exits reach alone: the folder of an opt-I run, or a JSON file {exit: error}. Repeatable."),
+    ] = None,
+    as_json: Annotated[bool, Option("--json", help="Print JSON and nothing else.")] = False,
+    data: Annotated[str | None, Option(help="Other test images than the run's.")] = None,
+    device: Annotated[str, Option(help=DEVICES)] = "auto",
+) -> None:  # fmt: skip
+    """The anytime curve of a run: each exit's test error and cost, as a table and a plot.
+
+    Below it, the exit chosen at 1/4, 1/2, 3/4 and all of the cost, and with --opt how many more errors each exit
+    makes than a network trained for it alone.
+
+    Examples:
+      anytime evaluate runs/digits-resann-3-16-adaloss-seed0
+
+      anytime evaluate runs/a --opt runs/opt-5 --opt runs/opt-9 --json
+    """
+    about = read_run(run)
+    asked = about.get("asked", {})
+    net = load(run).to(_device(device))
+    images = load_data(data or asked.get("data", "digits"))
+    _fits(run, net, images)
+    only = anytime.create_scheme(asked.get("scheme", "const"), net.exits)
+    curve = evaluate(net, images, only=getattr(only, "only", None))
+    table = _opt_table(opt or [])
+    increase = curve.increase_over(table)
+    if as_json:
+        record = curve.record()
+        if table:
+            record["increase_over_opt"] = {str(exit + 1): more for exit, more in increase.items()}
+        print(json.dumps(record, indent=2))
+        return
+    show(curve_table(curve, _last_weights(run), title=_title(asked), increase=increase))
+    for fraction in FRACTIONS:
+        exit, error = curve.at(fraction)
+        reached = "not evaluated" if error is None else f"{error:.2%} error"
+        print(f"at {fraction:4.0%} of the cost: exit {exit + 1} ({curve.costs.fractions[exit]:.1%} used), {reached}")
+    name = asked.get("scheme", "run")
+    _draw({name: run}, {name: curve}, run / "curve.png", _title(asked))
+
+
+def _fits(run: Path, net: AnytimeNetwork, images: Data) -> None:
+    about = (net.config or {}).get("about", {})
+    if about and (about["classes"] != images.classes or about["shape"][0] != images.shape[0]):
+        raise AnytimeError(
+            f"{run} was trained on {about['data']} ({len(about['classes'])} classes, {about['shape'][0]} channels): "
+            f"{images.name} has {len(images.classes)} classes and {images.shape[0]} channels"
+        )
+
+
+def _opt_table(sources: list[Path]) -> dict[int, float]:
+    table: dict[int, float] = {}
+    for source in sources:
+        if source.is_dir():
+            errors = read_json(source / "evaluation.json").get("errors", [])
+            table |= {exit: error for exit, error in enumerate(errors) if error is not None}
+        else:
+            try:
+                table |= {int(exit) - 1: float(error) for exit, error in read_json(source).items()}
+            except (TypeError, ValueError):
+                raise AnytimeError(f'{source} is not an OPT table; it looks like {{"5": 0.31, "9": 0.28}}') from None
+    return table
+
+
+@app.command()
+def profile(
+    model: Annotated[str, typer.Argument(help="A model's name, or the folder of a saved one.")],
+    size: Annotated[int, Option(help="Height and width of the image.")] = 32,
+    channels: Annotated[int, Option(help="Channels of the image.")] = 3,
+    classes: Annotated[int, Option(help="Number of classes.")] = 10,
+    batch: Annotated[int, Option(help="Images at once, for the time; MACs are those of one.")] = 1,
+    threads: Annotated[int | None, Option(help="Processor threads to use.")] = None,
+    repeats: Annotated[int, Option(help="Runs that the median time is taken over.")] = 30,
+    device: Annotated[str, Option(help=DEVICES)] = "auto",
+    as_json: Annotated[bool, Option("--json", help="Print JSON and nothing else.")] = False,
+) -> None:
+    """What each exit costs: multiply-accumulates, parameters, measured milliseconds.
+
+    Examples:
+      anytime profile resann-9-16 --classes 100
+
+      anytime profile runs/digits-resann-3-16-adaloss-seed0 --threads 1
+    """
+    for name, value in {
+        "size": size,
+        "channels": channels,
+        "classes": classes,
+        "batch": batch,
+        "repeats": repeats,
+    }.items():
+        if value < 1:
+            raise AnytimeError(f"--{name} {value}: it is a whole number from 1")
+    if threads:
+        torch.set_num_threads(threads)
+    if Path(model).is_dir():
+        net = load(model)
+        about = (net.config or {}).get("about", {})
+        channels, size = about.get("shape", [channels, size])[:2]
+    else:
+        net = anytime.create_model(model, num_classes=classes, in_channels=channels)
+    where = _device(device)
+    net.to(where).eval()
+    cost = anytime.costs(net, torch.empty(1, channels, size, size, device="meta"))
+    seconds = anytime.latency(net, torch.randn(batch, channels, size, size, device=where), repeats)
+    if as_json:
+        print(json.dumps({"macs": cost.macs, "params": cost.params, "seconds": seconds}, indent=2))
+        return
+    about = f"{channels}×{size}×{size}, batch {batch}, {where}, {torch.get_num_threads()} threads, median of {repeats}"
+    show(profile_table(cost, seconds, f"{model}: {about}"))
+
+
+@app.command()
+def models(pattern: Annotated[str, typer.Argument(help="Which ones, e.g. 'resann-9-*'.")] = "*") -> None:
+    """The networks that can be named, what they cost and where the paper has them.
+
+    Example:
+      anytime models 'resann-*-32'
+    """
+    found = anytime.list_models(pattern)
+    if not found:
+        raise AnytimeError(f"no model's name matches {pattern!r}; `anytime models` lists them all")
+    show(models_table(found))
+
+
+@app.command()
+def demo(
+    output: Annotated[Path, Option(help="Where the two runs go.")] = Path("runs/demo"),
+    epochs: Annotated[int, Option(help="How often each image is seen.")] = 30,
+) -> None:
+    """Train a small network on hand-written digits with CONST and with AdaLoss, and compare: about a minute.
+
+    Example:
+      anytime demo --output /tmp/demo
+    """
+    folders, curves = {}, {}
+    for scheme in ("const", "adaloss"):
+        given = {"model": "resann-3-8", "data": "digits", "scheme": scheme, "epochs": epochs}
+        folders[scheme], curve = _run(given, output / scheme, True, 30, torch.device("cpu"))
+        if curve is not None:
+            curves[scheme] = curve
+    picture = output / "curves.png"
+    _draw(folders, curves, picture, "ResANN(3, 8) on hand-written digits")
+    print(
+        f"Both in one picture: {picture}\n\n"
+        "CONST weighs all exits alike; AdaLoss moves the weight to the late exits as their losses become small, and the\n"
+        "first ones pay for it. Digits are too easy for the late exits to gain much from that; natural images are not."
+    )
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
+    try:
+        torch.empty(0, device=name)
+        return torch.device(name)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise AnytimeError(f"--device {name} cannot be used here: {reason}; --device cpu always can") from None
+
+
+def _last_weights(folder: Path) -> list[float] | None:
+    """The loss weights at the end of training, from the log."""
+    lines = (folder / "log.jsonl").read_text(encoding="utf-8").splitlines() if (folder / "log.jsonl").is_file() else []
+    return json.loads(lines[-1]).get("weights") if lines else None
+
+
+def _title(asked: dict[str, Any]) -> str:
+    return f"{asked.get('model', '')}, {asked.get('scheme', '')}, on {asked.get('data', '')}"
+
+
+def _draw(folders: dict[str, Path], curves: dict[str, Curve], path: Path, title: str) -> None:
+    weights = {name: w for name, folder in folders.items() if (w := _last_weights(folder))}
+    try:
+        plot_curves(curves, path, title, weights)
+    except anytime.MissingExtra as error:
+        print(f"no plot: {error}", file=sys.stderr)
+
+
+_MEANINGS = {
+    "model.safetensors": "the model; anytime.load(folder) reads it",
+    "log.jsonl": "a line an epoch: every exit's loss, error, weight",
+    "evaluation.json": "the table above",
+    "curve.png": "error against cost",
+}
+
+
+def _say_where(folder: Path) -> None:
+    print(f"In {folder}/")
+    for name, meaning in _MEANINGS.items():
+        if (folder / name).exists():
+            print(f"  {name:18} {meaning}")

@@ -1,0 +1,152 @@
+"""The anytime curve: the error of every exit against what it costs."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from anytime.cost import Costs, costs
+from anytime.data import Data, Images
+from anytime.errors import AnytimeError
+from anytime.network import AnytimeNetwork
+
+FRACTIONS = (0.25, 0.5, 0.75, 1.0)
+"""The parts of the total cost at which the paper compares (Table a)."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """How good each exit is and what it costs; one entry an exit, shallow to deep.
+
+    ``errors`` and ``losses`` are None at exits that were not evaluated.
+    """
+
+    errors: list[float | None]
+    """Share of wrong answers, 0 to 1."""
+    losses: list[float | None]
+    """Mean cross-entropy."""
+    costs: Costs
+    images: int
+    """How many images it was measured on."""
+
+    def at(self, fraction: float) -> tuple[int, float | None]:
+        """The exit chosen at a fraction of the total cost, and its error."""
+        chosen = self.costs.exit_at(fraction)
+        return chosen, self.errors[chosen]
+
+    def increase_over(self, opt: Mapping[int, float]) -> dict[int, float]:
+        """Relative increase in error over OPT (Table a of the paper), as a share: 0.1 is 10 % more errors.
+
+        Args:
+            opt: by exit (0 is the shallowest), the error of a network that was trained for that exit alone.
+
+        Example:
+            >>> curve = Curve([0.33, 0.22], [1.0, 0.8], Costs([50, 100], [1, 2]), images=100)
+            >>> {exit: round(more, 3) for exit, more in curve.increase_over({1: 0.20}).items()}
+            {1: 0.1}
+        """
+        increase = {}
+        for exit, best in opt.items():
+            if not 0 <= exit < len(self.errors) or not 0 < best <= 1:
+                raise AnytimeError(
+                    f"the OPT table gives exit {exit + 1} the error {best}: exits here are 1 to {len(self.errors)} and "
+                    "an error is a share above 0 and at most 1"
+                )
+            error = self.errors[exit]
+            if error is not None:
+                increase[exit] = error / best - 1
+        return increase
+
+    def record(self) -> dict[str, Any]:
+        """All of it as JSON holds it, with the exits chosen at the paper's fractions of the cost."""
+        return {
+            "images": self.images,
+            "errors": self.errors,
+            "losses": self.losses,
+            "macs": self.costs.macs,
+            "params": self.costs.params,
+            "fractions": {
+                str(fraction): {
+                    "exit": self.at(fraction)[0] + 1,
+                    "fraction_used": self.costs.fractions[self.at(fraction)[0]],
+                    "error": self.at(fraction)[1],
+                }
+                for fraction in FRACTIONS
+            },
+        }
+
+
+def evaluate(
+    net: AnytimeNetwork,
+    data: Data,
+    images: Images | None = None,
+    *,
+    only: Iterable[int] | None = None,
+    batch_size: int = 500,
+) -> Curve:
+    """Error, loss and cost of every exit.
+
+    Args:
+        net: the network; it runs in eval mode and is left in the mode it had.
+        data: the data set; its test images are used.
+        images: other images of the same kind instead, e.g. ``data.validation``.
+        only: the exits to evaluate, if not all.
+        batch_size: how many images at once.
+
+    Example:
+        >>> import anytime
+        >>> net = anytime.create_model("resann-1-8", in_channels=1)
+        >>> curve = anytime.evaluate(net, anytime.load_data("digits"))
+        >>> len(curve.errors), curve.images
+        (3, 500)
+    """
+    images = data.test if images is None else images
+    if images is None or not len(images):
+        raise AnytimeError(f"data {data.name!r} has no test images: pass some as evaluate(net, data, images)")
+    exits = list(range(net.exits)) if only is None else sorted({i % net.exits for i in only})
+    loss, error = measure(net, data, images, exits, batch_size)
+    losses, errors = spread_out(loss, exits, net.exits), spread_out(error, exits, net.exits)
+    return Curve(errors, losses, costs(net, torch.empty(1, *data.shape, device="meta")), len(images))
+
+
+@torch.inference_mode()
+def measure(
+    net: AnytimeNetwork, data: Data, images: Images, exits: list[int], batch_size: int = 500
+) -> tuple[list[float], list[float]]:
+    """Mean loss and share of wrong answers of the given exits."""
+    device = next(net.parameters()).device
+    losses = torch.zeros(len(exits), dtype=torch.float64, device=device)
+    wrong = torch.zeros(len(exits), dtype=torch.int64, device=device)
+    was_training = net.training
+    net.eval()
+    try:
+        for start in range(0, len(images), batch_size):
+            batch = images[start : start + batch_size]
+            labels = batch.labels.to(device)
+            logits = torch.stack(net(data.normalise(batch.pixels.to(device)), exits))
+            losses += exit_losses(logits, labels) * len(labels)
+            wrong += wrong_answers(logits, labels)
+    finally:
+        net.train(was_training)
+    return (losses / len(images)).tolist(), (wrong.double() / len(images)).tolist()
+
+
+def spread_out(values: list[float], exits: list[int], total: int) -> list[float | None]:
+    """One value for each of all exits; None at those that are not among ``exits``."""
+    known = dict(zip(exits, values, strict=True))
+    return [known.get(i) for i in range(total)]
+
+
+def exit_losses(logits: Tensor, labels: Tensor) -> Tensor:
+    """Mean cross-entropy of each exit, from logits L × N × classes, in one pass over all exits."""
+    exits, n, _ = logits.shape
+    each = F.cross_entropy(logits.flatten(0, 1), labels.repeat(exits), reduction="none")
+    return each.view(exits, n).mean(1)
+
+
+def wrong_answers(logits: Tensor, labels: Tensor) -> Tensor:
+    """How many answers of each exit are wrong, from logits L × N × classes."""
+    return (logits.argmax(-1) != labels).sum(-1)

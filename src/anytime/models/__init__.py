@@ -1,0 +1,51 @@
+"""The paper's networks by name: one architecture family a file."""
+
+import difflib
+import fnmatch
+import inspect
+from typing import Any
+
+from anytime.errors import AnytimeError
+from anytime.models import resann
+from anytime.models.resann import ResANN
+from anytime.network import AnytimeNetwork
+
+_FAMILIES = {resann: ResANN}
+"""Each module has ``MODELS``, the named networks and where the paper has them, and ``from_name``, which also knows
+the names that follow a pattern."""
+
+
+def list_models(pattern: str = "*") -> dict[str, str]:
+    """The named models and the paper's section that each comes from; ``create_model`` builds other sizes too.
+
+    Example:
+        >>> list(list_models("resann-9-*"))
+        ['resann-9-16', 'resann-9-32', 'resann-9-64', 'resann-9-128']
+    """
+    models = {name: source for family in _FAMILIES for name, source in family.MODELS.items()}
+    return {name: models[name] for name in fnmatch.filter(models, pattern)}
+
+
+def create_model(name: str, **options: Any) -> AnytimeNetwork:
+    """Build a network by its name.
+
+    Args:
+        name: one of ``list_models()``, or another size of the same family: ``resann-3-16`` is ResANN(3, 16).
+        options: the architecture's own: ``num_classes``, ``in_channels``, ``period`` or ``exits``, …
+
+    Example:
+        >>> create_model("resann-9-16", num_classes=100).exits
+        27
+    """
+    named = [(architecture, family.from_name(name)) for family, architecture in _FAMILIES.items()]
+    architecture, arguments = next(((a, found) for a, found in named if found is not None), (None, {}))
+    if architecture is None:
+        near = difflib.get_close_matches(name, list_models(), n=3, cutoff=0.4) or list(list_models())[:3]
+        raise AnytimeError(f"unknown model {name!r}; did you mean {', '.join(near)}? `anytime models` lists them all")
+    takes = [p for p in inspect.signature(architecture).parameters if p not in arguments]
+    for option in options:
+        if option not in takes:
+            raise AnytimeError(f"{name} has no option {option!r}; it takes {', '.join(takes)}")
+    net = architecture(**arguments, **options)
+    net.config = {"model": name, **options}
+    return net

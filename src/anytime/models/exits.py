@@ -1,0 +1,48 @@
+"""Where a network of N units has its exits, and the stages that follow from it."""
+
+from collections.abc import Sequence
+
+from torch import nn
+
+
+def place_exits(units: int, period: int | None = None, exits: Sequence[int] | None = None) -> list[int]:
+    """The units after which there is an exit, counted from 1 as the paper does; the last is always one.
+
+    Args:
+        units: how many units the network has.
+        period: an exit every so many units, counted backwards from the last (the paper's s). Default 1.
+        exits: the units themselves, rising, instead of a period.
+
+    Example:
+        >>> place_exits(16, period=2)
+        [2, 4, 6, 8, 10, 12, 14, 16]
+        >>> place_exits(8, period=3)
+        [2, 5, 8]
+        >>> place_exits(8, exits=[1, 4, 8])
+        [1, 4, 8]
+    """
+    if exits is None:
+        period = 1 if period is None else period
+        if not 1 <= period <= units:
+            raise ValueError(f"period={period}: this network has {units} units, so it is 1 to {units}")
+        return list(range((units - 1) % period + 1, units + 1, period))
+    if period is not None:
+        raise ValueError(f"period={period} and exits={list(exits)} both say where the exits are: pass one of them")
+    nearest = sorted({min(max(e, 1), units) for e in exits} | {units})
+    if list(exits) != nearest:
+        raise ValueError(
+            f"exits={list(exits)}: they are units between 1 and {units}, rising, the last one {units}; "
+            f"the nearest that works is exits={nearest}"
+        )
+    return nearest
+
+
+def join_stages(units: Sequence[nn.Module], exits: Sequence[int], stem: nn.Module | None = None) -> list[nn.Module]:
+    """One stage an exit: the units since the exit before, the stem first of all."""
+    stages: list[nn.Module] = []
+    for start, end in zip([0, *exits[:-1]], exits, strict=True):
+        modules = list(units[start:end])
+        if start == 0 and stem is not None:
+            modules.insert(0, stem)
+        stages.append(modules[0] if len(modules) == 1 else nn.Sequential(*modules))
+    return stages

@@ -1,0 +1,87 @@
+"""AnytimeNetwork: stages in a row, an exit after each."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+
+
+class Step(NamedTuple):
+    """One prediction of an anytime network."""
+
+    exit: int
+    """Which exit made it: 0 is the shallowest, so ``net(x)[step.exit]`` is the same prediction."""
+    logits: Tensor
+
+
+class AnytimeNetwork(nn.Module):
+    """A sequence of stages f_1 … f_L with a prediction g_i(x_i) after each (Sec. 3, Fig. 1b of the paper).
+
+    The state x_i that goes from stage to stage may be anything that the next stage and the head at that
+    depth accept: a tensor, or a tuple or list of tensors.
+
+    Args:
+        stages: ``stages[0]`` takes the network's input, ``stages[i]`` the state that ``stages[i-1]`` returned.
+        heads: ``heads[i]`` turns the state after ``stages[i]`` into logits.
+
+    Example:
+        >>> import torch
+        >>> net = AnytimeNetwork([nn.Linear(8, 8), nn.Linear(8, 8)], [nn.Linear(8, 3), nn.Linear(8, 3)])
+        >>> [logits.shape for logits in net(torch.zeros(5, 8))]
+        [torch.Size([5, 3]), torch.Size([5, 3])]
+        >>> first = next(net.steps(torch.zeros(5, 8)))      # the second stage has not run
+        >>> first.exit, first.logits.shape
+        (0, torch.Size([5, 3]))
+    """
+
+    config: dict[str, Any] | None = None
+    """What ``create_model`` needs to build this network again; ``save`` writes it."""
+
+    def __init__(self, stages: Iterable[nn.Module], heads: Iterable[nn.Module]) -> None:
+        super().__init__()
+        self.stages = nn.ModuleList(stages)
+        self.heads = nn.ModuleList(heads)
+        if len(self.stages) != len(self.heads) or not self.stages:
+            raise ValueError(
+                f"got {len(self.stages)} stages and {len(self.heads)} heads; an anytime network has at least one "
+                "stage and exactly one head after each: join stages without an exit with nn.Sequential(...)"
+            )
+
+    @property
+    def exits(self) -> int:
+        """The number of exits, L in the paper."""
+        return len(self.heads)
+
+    def forward(self, x: Any, only: Iterable[int] | None = None) -> list[Tensor]:
+        """Logits of every exit, shallow to deep; with ``only``, of those exits alone."""
+        return [step.logits for step in self.steps(x, only)]
+
+    def steps(self, x: Any, only: Iterable[int] | None = None) -> Iterator[Step]:
+        """Yield one exit's prediction at a time; nothing deeper is computed until it is asked for.
+
+        Args:
+            x: the input, as for ``forward``.
+            only: the exits wanted, e.g. ``[2, 8]`` or ``[-1]``; the heads of the others do not run, nor any
+                stage past the last of them. Default: all.
+        """
+        wanted = self._wanted(only)
+        return self._steps(x, wanted)
+
+    def _steps(self, state: Any, wanted: frozenset[int]) -> Iterator[Step]:
+        last = max(wanted, default=-1)
+        for i in range(last + 1):
+            state = self.stages[i](state)
+            if i in wanted:
+                yield Step(i, self.heads[i](state))
+
+    def _wanted(self, only: Iterable[int] | None) -> frozenset[int]:
+        if only is None:
+            return frozenset(range(self.exits))
+        only = list(only)
+        for i in only:
+            if not -self.exits <= i < self.exits:
+                raise IndexError(
+                    f"no exit {i}: this network has {self.exits}, numbered 0 to {self.exits - 1} "
+                    f"(or -{self.exits} to -1 from the end)"
+                )
+        return frozenset(i % self.exits for i in only)

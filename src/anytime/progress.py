@@ -1,0 +1,115 @@
+"""What people see while training runs: a live bar in a terminal, a line an epoch elsewhere."""
+
+import importlib.util
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol, Self
+
+from anytime.errors import require
+
+
+class Progress(AbstractContextManager["Progress"], Protocol):
+    """Told of every step and every epoch."""
+
+    def step(self, epoch: int, images: int, losses: list[float]) -> None:
+        """``images`` more have been trained on; ``losses`` are those of the exits seen lately."""
+
+    def epoch(self, record: dict[str, Any]) -> None:
+        """An epoch has ended; ``record`` is its line of the log."""
+
+
+def progress(title: str, epochs: int, images: int, done: int = 0, show: bool = True) -> Progress:
+    """The right one for where the output goes.
+
+    Args:
+        title: what is being trained.
+        epochs: how many there are.
+        images: how many an epoch has.
+        done: images already trained on, when a run is resumed.
+        show: False for silence.
+    """
+    if not show:
+        return Silence()
+    if sys.stderr.isatty() and importlib.util.find_spec("rich"):
+        return Bar(title, epochs, images, done)
+    return Lines(title, epochs)
+
+
+class Silence(Progress):
+    """Says nothing."""
+
+    def __exit__(self, *_: object) -> None: ...
+    def step(self, epoch: int, images: int, losses: list[float]) -> None: ...  # noqa: D102
+    def epoch(self, record: dict[str, Any]) -> None: ...  # noqa: D102
+
+
+class Lines(Silence):
+    """A line an epoch on standard error, at most one a second: for logs and pipes."""
+
+    def __init__(self, title: str, epochs: int) -> None:
+        self.title, self.epochs, self.last = title, epochs, 0.0
+
+    def epoch(self, record: dict[str, Any]) -> None:
+        """Print it."""
+        now = time.monotonic()
+        if now - self.last < 1 and record["epoch"] != self.epochs:
+            return
+        self.last = now
+        errors = (record.get("validation") or record["train"])["errors"]
+        print(
+            f"{self.title}  epoch {record['epoch']}/{self.epochs}  {record['images_per_second']:,.0f} images/s  "
+            f"loss {spread(record['train']['losses'], '.3f')}  error {spread(errors, '.1%')}",
+            file=sys.stderr,
+            flush=True,
+        )
+
+
+class Bar(Silence):
+    """A bar with images a second, the losses of the first, middle and last exit, and the time left."""
+
+    def __init__(self, title: str, epochs: int, images: int, done: int) -> None:
+        rich = require("rich.progress", "cli")
+        console = require("rich.console", "cli").Console(stderr=True)
+        self.epochs = epochs
+        self.bar = rich.Progress(
+            rich.TextColumn("[bold]{task.description}"),
+            rich.BarColumn(bar_width=None),
+            rich.TextColumn("epoch {task.fields[epoch]}/{task.fields[epochs]}"),
+            rich.TextColumn("[cyan]{task.fields[speed]}"),
+            rich.TextColumn("loss {task.fields[loss]}"),
+            rich.TimeRemainingColumn(),
+            console=console,
+        )
+        self.start, self.seen, self.drawn = time.monotonic(), 0, 0.0
+        self.task = self.bar.add_task(
+            title, total=epochs * images, completed=done, epoch=0, epochs=epochs, speed="", loss="…"
+        )
+
+    def __enter__(self) -> Self:
+        self.bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bar.stop()
+
+    def step(self, epoch: int, images: int, losses: list[float]) -> None:
+        """Move the bar."""
+        self.seen += images
+        speed = self.seen / max(time.monotonic() - self.start, 1e-9)
+        self.bar.update(
+            self.task, advance=images, epoch=epoch, speed=f"{speed:,.0f} images/s", loss=spread(losses, ".3f")
+        )
+
+
+def spread(values: Sequence[float | None], form: str) -> str:
+    """The first, middle and last of the values there are.
+
+    Example:
+        >>> spread([2.3, 1.5, 1.2, 0.9, 0.5], ".1f")
+        '2.3 … 1.2 … 0.5'
+    """
+    there = [value for value in values if value is not None]
+    ends = there if len(there) < 3 else [there[0], there[len(there) // 2], there[-1]]
+    return " … ".join(format(value, form) for value in ends)

@@ -1,0 +1,53 @@
+"""Training recipes: the paper's numbers (Sec. 5.1), each of which can be changed."""
+
+from dataclasses import dataclass
+
+from anytime.errors import AnytimeError
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """SGD with a learning rate that drops to a tenth at fixed points of the training.
+
+    Args:
+        epochs: how often each image is seen.
+        lr: the learning rate at the start.
+        batch_size: images a step, at most: an epoch is cut into equal steps.
+        momentum: of SGD.
+        weight_decay: L2 penalty on every parameter that has a gradient.
+        drops: where the learning rate is divided by 10, as parts of all epochs.
+        pad: training images are padded by so many pixels and cut out again at random; 0 for none.
+        flip: training images are mirrored at random.
+    """
+
+    epochs: int = 300
+    lr: float = 0.1
+    batch_size: int = 64
+    momentum: float = 0.9
+    weight_decay: float = 1e-4
+    drops: tuple[float, ...] = (0.5, 0.75)
+    pad: int = 4
+    flip: bool = True
+
+    def __post_init__(self) -> None:
+        for name, least in {"epochs": 1, "batch_size": 1, "pad": 0}.items():
+            if getattr(self, name) < least:
+                raise AnytimeError(f"{name} is {getattr(self, name)}; it is a whole number from {least}")
+        for name in ("lr", "momentum", "weight_decay"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise AnytimeError(f"{name} is {getattr(self, name)}; it is 0 or a positive number")
+
+    def lr_at(self, epoch: int) -> float:
+        """The learning rate of an epoch, counted from 0.
+
+        Example:
+            >>> [round(Recipe(epochs=8).lr_at(e), 4) for e in range(8)]
+            [0.1, 0.1, 0.1, 0.1, 0.01, 0.01, 0.001, 0.001]
+        """
+        return self.lr * 0.1 ** sum(epoch >= drop * self.epochs for drop in self.drops)
+
+
+RECIPES = {
+    "cifar": Recipe(),
+    "digits": Recipe(epochs=30, batch_size=32, pad=1, flip=False),
+}

@@ -1,0 +1,74 @@
+"""Tables for people, drawn with rich."""
+
+from typing import Any
+
+import torch
+
+from anytime.cost import Costs, costs
+from anytime.errors import require
+from anytime.evaluate import Curve
+from anytime.models import create_model
+
+
+def show(table: Any) -> None:
+    """Print a table to standard output, as wide as it needs where nobody's window limits it."""
+    console = require("rich.console", "cli").Console()
+    if not console.is_terminal:
+        console.width = 200
+    console.print(table)
+
+
+def _table(title: str, *columns: str) -> Any:
+    table = require("rich.table", "cli").Table(title=title, title_justify="left", title_style="bold")
+    for i, column in enumerate(columns):
+        table.add_column(column, justify="left" if i == 0 and column == "model" else "right")
+    return table
+
+
+def millions(number: int) -> str:
+    """A count in millions, to three digits or more.
+
+    Example:
+        >>> millions(125_585_856), millions(20_480)
+        ('125.59 M', '0.02 M')
+    """
+    return f"{number / 1e6:,.2f} M"
+
+
+def curve_table(
+    curve: Curve,
+    weights: list[float] | None = None,
+    title: str = "",
+    increase: dict[int, float] | None = None,
+) -> Any:
+    """Exit, MACs, share of the cost, test error, loss weight; with ``increase``, how much worse than OPT."""
+    columns = ["exit", "MACs", "% of cost", "test error"]
+    columns += ["weight"] if weights else []
+    columns += ["over OPT"] if increase else []
+    table = _table(title, *columns)
+    for i, (macs, share, error) in enumerate(zip(curve.costs.macs, curve.costs.fractions, curve.errors, strict=True)):
+        row = [str(i + 1), millions(macs), f"{share:.1%}", "–" if error is None else f"{error:.2%}"]
+        row += [f"{weights[i]:.3f}"] if weights else []
+        row += [f"{increase[i]:+.1%}" if i in increase else ""] if increase else []
+        table.add_row(*row)
+    return table
+
+
+def profile_table(cost: Costs, seconds: list[float], title: str) -> Any:
+    """Exit, MACs, parameters, milliseconds: all cumulative."""
+    table = _table(title, "exit", "MACs", "% of cost", "parameters", "milliseconds")
+    rows = zip(cost.macs, cost.fractions, cost.params, seconds, strict=True)
+    for i, (macs, share, params, time) in enumerate(rows):
+        table.add_row(str(i + 1), millions(macs), f"{share:.1%}", millions(params), f"{1000 * time:.2f}")
+    return table
+
+
+def models_table(models: dict[str, str]) -> Any:
+    """Model, exits, MACs, parameters, where the paper has it."""
+    table = _table("MACs at 3×32×32", "model", "exits", "MACs", "parameters", "in the paper")
+    for name, source in models.items():
+        with torch.device("meta"):
+            net = create_model(name)
+        cost = costs(net, torch.empty(1, 3, 32, 32, device="meta"))
+        table.add_row(name, str(net.exits), millions(cost.macs[-1]), millions(cost.params[-1]), source)
+    return table
