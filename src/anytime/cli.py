@@ -36,9 +36,9 @@ SCHEMES = (
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
-    rich_markup_mode="rich",
+    rich_markup_mode="markdown",
     help="Anytime neural networks: train every exit, know what each costs, stop whenever.\n\n"
-    "First steps:  [bold]anytime demo[/bold]",
+    "First steps: **anytime demo**",
 )
 
 
@@ -83,9 +83,8 @@ def train(
     end config.json + model.safetensors, evaluation.json and curve.png. Ctrl-C saves a checkpoint first.
 
     Examples:
-      anytime train --model resann-3-16 --data digits --epochs 20
-
-      anytime train --output runs/digits-resann-3-16-adaloss-seed0 --resume
+    - `anytime train --model resann-3-16 --data digits --epochs 20`
+    - `anytime train --output runs/digits-resann-3-16-adaloss-seed0 --resume`
     """
     given = {
         "model": model, "data": data, "scheme": scheme, "epochs": epochs, "lr": learning_rate, "batch_size": batch_size,
@@ -160,9 +159,8 @@ def evaluate_command(
     makes than a network trained for it alone.
 
     Examples:
-      anytime evaluate runs/digits-resann-3-16-adaloss-seed0
-
-      anytime evaluate runs/a --opt runs/opt-5 --opt runs/opt-9 --json
+    - `anytime evaluate runs/digits-resann-3-16-adaloss-seed0`
+    - `anytime evaluate runs/a --opt runs/opt-5 --opt runs/opt-9 --json`
     """
     about = read_run(run)
     asked = about.get("asked", {})
@@ -226,9 +224,8 @@ def profile(
     """What each exit costs: multiply-accumulates, parameters, measured milliseconds.
 
     Examples:
-      anytime profile resann-9-16 --classes 100
-
-      anytime profile runs/digits-resann-3-16-adaloss-seed0 --threads 1
+    - `anytime profile resann-9-16 --classes 100`
+    - `anytime profile runs/digits-resann-3-16-adaloss-seed0 --threads 1`
     """
     for name, value in {
         "size": size,
@@ -263,7 +260,7 @@ def models(pattern: Annotated[str, typer.Argument(help="Which ones, e.g. 'resann
     """The networks that can be named, what they cost and where the paper has them.
 
     Example:
-      anytime models 'resann-*-32'
+    - `anytime models 'resann-*-32'`
     """
     found = anytime.list_models(pattern)
     if not found:
@@ -279,7 +276,7 @@ def demo(
     """Train a small network on hand-written digits with CONST and with AdaLoss, and compare: about a minute.
 
     Example:
-      anytime demo --output /tmp/demo
+    - `anytime demo --output /tmp/demo`
     """
     folders, curves = {}, {}
     for scheme in ("const", "adaloss"):
@@ -291,8 +288,8 @@ def demo(
     _draw(folders, curves, picture, "ResANN(3, 8) on hand-written digits")
     print(
         f"Both in one picture: {picture}\n\n"
-        "CONST weighs all exits alike; AdaLoss moves the weight to the late exits as their losses become small, and the\n"
-        "first ones pay for it. Digits are too easy for the late exits to gain much from that; natural images are not."
+        "CONST weighs all exits alike; AdaLoss moves the weight to the late exits as their losses become small, and\n"
+        "the first ones pay for it. Digits are too easy for the late exits to gain from that; natural images are not."
     )
 
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.flop_counter import FlopCounterMode
 
+from anytime.errors import AnytimeError
 from anytime.network import AnytimeNetwork
 
 
@@ -68,9 +69,7 @@ def _on_meta(net: AnytimeNetwork) -> AnytimeNetwork:
     """A copy whose parameters and buffers have shapes only."""
     shapes: dict[int, Any] = {}
     for parameter in net.parameters():
-        shapes[id(parameter)] = nn.Parameter(
-            torch.empty_like(parameter, device="meta"), requires_grad=parameter.requires_grad
-        )
+        shapes[id(parameter)] = nn.Parameter(torch.empty_like(parameter, device="meta"), requires_grad=False)
     for buffer in net.buffers():
         shapes[id(buffer)] = torch.empty_like(buffer, device="meta")
     return copy.deepcopy(net, shapes)
@@ -97,7 +96,7 @@ def latency(net: AnytimeNetwork, example: Any, repeats: int = 30, warmup: int = 
         warmup: runs before those, not counted.
     """
     if repeats < 1:
-        raise ValueError(f"repeats={repeats}: the median needs at least one run")
+        raise AnytimeError(f"repeats={repeats}: the median needs at least one run")
     was_training = net.training
     net.eval()
     try:

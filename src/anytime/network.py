@@ -5,6 +5,8 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
+from anytime.errors import AnytimeError
+
 
 class Step(NamedTuple):
     """One prediction of an anytime network."""
@@ -42,7 +44,7 @@ class AnytimeNetwork(nn.Module):
         self.stages = nn.ModuleList(stages)
         self.heads = nn.ModuleList(heads)
         if len(self.stages) != len(self.heads) or not self.stages:
-            raise ValueError(
+            raise AnytimeError(
                 f"got {len(self.stages)} stages and {len(self.heads)} heads; an anytime network has at least one "
                 "stage and exactly one head after each: join stages without an exit with nn.Sequential(...)"
             )

@@ -134,6 +134,9 @@ class Training:
         self.optimizer = torch.optim.SGD(
             [group for group in groups if group["params"]], lr=self.recipe.lr, momentum=self.recipe.momentum
         )
+        # Batch norm moves its averages in the forward pass, before the losses are known: kept, to be put back.
+        self.buffers = list(self.net.buffers())
+        self.buffers_before = [buffer.clone() for buffer in self.buffers]
         self.clear_sums()
 
     def clear_sums(self) -> None:
@@ -198,6 +201,7 @@ class Training:
     def step(self, batch: Images) -> Tensor:
         """One update; the losses of the exits that were computed."""
         labels = batch.labels.to(self.device)
+        torch._foreach_copy_(self.buffers_before, self.buffers)
         logits = torch.stack(self.net(self.data.normalise(batch.pixels.to(self.device)), self.only))
         losses = exit_losses(logits, labels)
         observed = losses.detach()
@@ -214,6 +218,7 @@ class Training:
 
     def refuse(self, losses: Tensor) -> None:
         """Stop before a loss that is no number reaches the averages or the network."""
+        torch._foreach_copy_(self.buffers, self.buffers_before)
         first = int((~losses.isfinite()).nonzero()[0])
         exit = self.exits[first]
         raise NonFiniteLoss(

@@ -55,7 +55,7 @@ class WeightScheme(nn.Module):
 
     def _check(self, losses: Tensor) -> None:
         if losses.shape != self.weights.shape:
-            raise ValueError(
+            raise AnytimeError(
                 f"{type(self).__name__} was made for {self.exits} exits and got losses of shape "
                 f"{tuple(losses.shape)}: pass one loss an exit, e.g. torch.stack([cross_entropy(z, y) for z in net(x)])"
             )
@@ -67,7 +67,7 @@ class WeightScheme(nn.Module):
 
 def _count(exits: int) -> int:
     if exits < 1:
-        raise ValueError(f"exits={exits}: a scheme weighs at least one loss; pass exits=net.exits")
+        raise AnytimeError(f"exits={exits}: a scheme weighs at least one loss; pass exits=net.exits")
     return exits
 
 
@@ -129,7 +129,7 @@ class OnlyExit(WeightScheme):
 
     def __init__(self, exits: int, exit: int = -1) -> None:
         if not -_count(exits) <= exit < exits:
-            raise ValueError(f"exit={exit}: with {exits} exits it is 0 to {exits - 1}, or -1 for the last")
+            raise AnytimeError(f"exit={exit}: with {exits} exits it is 0 to {exits - 1}, or -1 for the last")
         exit %= exits
         super().__init__(torch.eye(exits)[exit])
         self.only = [exit]
@@ -189,15 +189,15 @@ class AdaLoss(WeightScheme):
     ) -> None:
         super().__init__(torch.ones(_count(exits)))
         if not 0 <= momentum < 1:
-            raise ValueError(f"momentum={momentum}: it is at least 0 and below 1; the default is 0.9")
+            raise AnytimeError(f"momentum={momentum}: it is at least 0 and below 1; the default is 0.9")
         if not 0 <= gamma <= 1:
-            raise ValueError(f"gamma={gamma}: it is between 0 (AdaLoss pure) and 1 (CONST); the default is 0.05")
+            raise AnytimeError(f"gamma={gamma}: it is between 0 (AdaLoss pure) and 1 (CONST); the default is 0.05")
         if not 0 <= final_extra < float("inf"):
-            raise ValueError(f"final_extra={final_extra}: it is 0 or a positive number; ILSVRC uses 1.0")
+            raise AnytimeError(f"final_extra={final_extra}: it is 0 or a positive number; ILSVRC uses 1.0")
         if update_every < 1:
-            raise ValueError(f"update_every={update_every}: it is a number of calls, 1 or more")
+            raise AnytimeError(f"update_every={update_every}: it is a number of calls, 1 or more")
         if anneal < 0:
-            raise ValueError(f"anneal={anneal}: it is a number of calls, or 0 for a constant gamma")
+            raise AnytimeError(f"anneal={anneal}: it is a number of calls, or 0 for a constant gamma")
         self.momentum = momentum
         self.gamma = gamma
         self.final_extra = final_extra
@@ -257,7 +257,7 @@ class GeometricMean(WeightScheme):
     def __init__(self, exits: int, floor: float = 1e-8) -> None:
         super().__init__(torch.ones(_count(exits)))
         if not floor > 0:
-            raise ValueError(f"floor={floor}: it is a small positive number; the default is 1e-8")
+            raise AnytimeError(f"floor={floor}: it is a small positive number; the default is 1e-8")
         self.floor = floor
 
     def extra_repr(self) -> str:
@@ -289,7 +289,7 @@ class LogBarrier(WeightScheme):
     def __init__(self, exits: int, strength: float = 1.0) -> None:
         super().__init__(torch.ones(_count(exits)))
         if not strength > 0:
-            raise ValueError(f"strength={strength}: λ is a positive number; the default is 1.0")
+            raise AnytimeError(f"strength={strength}: λ is a positive number; the default is 1.0")
         self.strength = strength
         self.log_weights = nn.Parameter(torch.zeros(exits))
 

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 
 from torch import nn
 
+from anytime.errors import AnytimeError
+
 
 def place_exits(units: int, period: int | None = None, exits: Sequence[int] | None = None) -> list[int]:
     """The units after which there is an exit, counted from 1 as the paper does; the last is always one.
@@ -24,13 +26,13 @@ def place_exits(units: int, period: int | None = None, exits: Sequence[int] | No
     if exits is None:
         period = 1 if period is None else period
         if not 1 <= period <= units:
-            raise ValueError(f"period={period}: this network has {units} units, so it is 1 to {units}")
+            raise AnytimeError(f"period={period}: this network has {units} units, so it is 1 to {units}")
         return list(range((units - 1) % period + 1, units + 1, period))
     if period is not None:
-        raise ValueError(f"period={period} and exits={list(exits)} both say where the exits are: pass one of them")
+        raise AnytimeError(f"period={period} and exits={list(exits)} both say where the exits are: pass one of them")
     nearest = sorted({min(max(e, 1), units) for e in exits} | {units})
     if list(exits) != nearest:
-        raise ValueError(
+        raise AnytimeError(
             f"exits={list(exits)}: they are units between 1 and {units}, rising, the last one {units}; "
             f"the nearest that works is exits={nearest}"
         )

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from anytime.errors import AnytimeError
 from anytime.models.exits import join_stages, place_exits
 from anytime.network import AnytimeNetwork
 
@@ -92,7 +93,7 @@ class ResANN(AnytimeNetwork):
     ) -> None:
         for name, value in {"n": n, "c": c, "num_classes": num_classes, "in_channels": in_channels}.items():
             if value < 1:
-                raise ValueError(f"{name}={value}: it is a whole number from 1")
+                raise AnytimeError(f"{name}={value}: it is a whole number from 1")
         if period is None and exits is None:
             period = 1 if n < 25 else 3
         widths = [c] * n + [2 * c] * n + [4 * c] * n

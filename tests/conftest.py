@@ -1,0 +1,22 @@
+import os
+import sys
+from pathlib import Path
+
+import hypothesis
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))  # laws.py
+hypothesis.settings.register_profile("anytime", deadline=None, derandomize=True, max_examples=100)
+hypothesis.settings.load_profile("anytime")
+
+
+@pytest.fixture(autouse=True)
+def _same_numbers_every_time():
+    torch.manual_seed(0)
+
+
+@pytest.fixture
+def environment():
+    """For child processes: one thread each, so that two can run at once."""
+    return {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200", "TERM": "dumb"}

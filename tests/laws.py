@@ -1,0 +1,86 @@
+"""The laws that every weight scheme and every anytime network must obey."""
+
+import itertools
+import tempfile
+
+import torch
+from torch import nn
+
+import anytime
+
+
+def prefix_law(net, x):
+    """An exit of ``steps(x)`` equals that of ``forward(x)``, and nothing deeper has run when it is out."""
+    net.eval()
+    started = []
+    hooks = [
+        module.register_forward_pre_hook(lambda *_, i=i: started.append(i))
+        for i, stage in enumerate(net.stages)
+        for module in stage.modules()
+    ]
+    try:
+        with torch.no_grad():
+            whole = net(x)
+            assert len(whole) == net.exits
+            for taken in range(1, net.exits + 1):
+                started.clear()
+                steps = list(itertools.islice(net.steps(x), taken))
+                assert max(started) == taken - 1
+            for i, step in enumerate(steps):
+                assert step.exit == i
+                assert torch.equal(step.logits, whole[i])
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def skipping_law(net, x, only):
+    """Exits that are not wanted do not run, and the others are what they were."""
+    net.eval()
+    ran = []
+    hooks = [head.register_forward_hook(lambda *_, i=i: ran.append(i)) for i, head in enumerate(net.heads)]
+    try:
+        with torch.no_grad():
+            some = net(x, only)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    wanted = sorted({i % net.exits for i in only})
+    assert ran == wanted
+    with torch.no_grad():
+        whole = net(x)
+    assert all(torch.equal(logits, whole[i]) for i, logits in zip(wanted, some, strict=True))
+
+
+def save_law(net, x):
+    """What is loaded answers as what was saved."""
+    net.eval()
+    with tempfile.TemporaryDirectory() as folder:
+        again = anytime.load(anytime.save(net, folder))
+    with torch.no_grad():
+        assert all(torch.equal(a, b) for a, b in zip(net(x), again(x), strict=True))
+
+
+def cost_law(net, x):
+    """Costs rise from exit to exit and end at the whole network's parameters."""
+    cost = anytime.costs(net, x)
+    assert len(cost.macs) == len(cost.params) == net.exits
+    assert all(a < b for a, b in itertools.pairwise(cost.macs))
+    assert all(a < b for a, b in itertools.pairwise(cost.params))
+    assert cost.params[-1] == sum(p.numel() for p in net.parameters())
+
+
+def gradient_law(net, scheme, x):
+    """Every parameter gets a gradient, unless the scheme leaves exits out: then those have none at all."""
+    net.train()
+    labels = torch.randint(net(x)[0].shape[-1], (len(x),))
+    only = getattr(scheme, "only", None)
+    losses = torch.stack([nn.functional.cross_entropy(z, labels) for z in net(x, only)])
+    if only is not None:
+        losses = losses.new_zeros(net.exits).index_copy(0, torch.tensor(only), losses)
+    scheme(losses).backward()
+    deepest = net.exits - 1 if only is None else max(only)
+    for i, stage in enumerate(net.stages):
+        assert all((p.grad is not None) == (i <= deepest) for p in stage.parameters())
+    for i, head in enumerate(net.heads):
+        assert all((p.grad is not None) == (only is None or i in only) for p in head.parameters())

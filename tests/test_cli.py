@@ -1,0 +1,167 @@
+import json
+import subprocess
+import sys
+
+import pytest
+
+import anytime
+from anytime import cli
+
+
+@pytest.fixture
+def run(monkeypatch, capsys, tmp_path):
+    """Run the command in this process; gives exit code, standard output and standard error."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def command(line):
+        monkeypatch.setattr(sys, "argv", ["anytime", *line.split()])
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        captured = capsys.readouterr()
+        return end.value.code, captured.out, captured.err
+
+    return command
+
+
+TRAIN = "train --model resann-1-4 --subset 60 --epochs 1"
+
+
+def test_train_then_evaluate(run, tmp_path):
+    code, out, err = run(f"{TRAIN} --output a")
+    assert code == 0, err
+    assert "test error" in out
+    assert "weight" in out
+    assert "epoch 1/1" in err
+    for name in ("run.json", "log.jsonl", "checkpoint.safetensors", "config.json", "evaluation.json", "curve.png"):
+        assert (tmp_path / "a" / name).stat().st_size > 0
+    assert (tmp_path / "a/curve.png").read_bytes().startswith(b"\x89PNG")
+    code, out, _ = run("evaluate a --json")
+    record = json.loads(out)
+    assert code == 0
+    assert record["errors"] == json.loads((tmp_path / "a/evaluation.json").read_text())["errors"]
+    code, out, _ = run("evaluate a")
+    assert "of the cost: exit 3 (100.0% used)" in out
+
+
+def test_increase_over_opt(run, tmp_path):
+    run(f"{TRAIN} --output a")
+    run(f"{TRAIN} --output opt --scheme opt-2")
+    alone = json.loads((tmp_path / "opt/evaluation.json").read_text())["errors"]
+    assert alone[0] is None
+    (tmp_path / "table.json").write_text('{"3": 0.5}')
+    code, out, err = run("evaluate a --opt opt --opt table.json --json")
+    assert code == 0, err
+    record = json.loads(out)
+    assert record["increase_over_opt"] == {
+        "2": pytest.approx(record["errors"][1] / alone[1] - 1),
+        "3": pytest.approx(record["errors"][2] / 0.5 - 1),
+    }
+
+
+def test_resume_takes_the_rest_from_the_run(run):
+    run(f"{TRAIN} --output a --seed 5 --scheme adaloss:gamma=0.2")
+    code, _, err = run("train --output a --resume")
+    assert code == 0, err
+    code, _, err = run("train --output a --resume --model resann-1-8")
+    assert code == 2
+    assert "was started with model" in err
+
+
+def test_profile(run):
+    code, out, _ = run("profile resann-1-4 --size 8 --channels 1 --repeats 3")
+    assert code == 0
+    assert "milliseconds" in out
+    code, out, _ = run("profile resann-1-4 --repeats 3 --json")
+    assert len(json.loads(out)["seconds"]) == 3
+    run(f"{TRAIN} --output a")
+    code, out, _ = run("profile a --repeats 3")
+    assert "1×8×8" in out
+
+
+def test_models(run):
+    code, out, _ = run("models resann-9-*")
+    assert code == 0
+    assert all(name in out for name in anytime.list_models("resann-9-*"))
+
+
+def test_help_teaches_with_an_example(run):
+    for command in ("train", "evaluate", "profile", "models", "demo"):
+        code, out, _ = run(f"{command} --help")
+        assert code == 0
+        assert f"anytime {command} " in out.split("Example")[1]
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("train --model resnt-9-16", "did you mean resann-"),
+        ("train --data cifar11", "unknown data"),
+        ("train --scheme adalos", "there are: const"),
+        ("train --scheme adaloss:gamma=7", "between 0"),
+        ("train --epochs -3", "whole number from 1"),
+        ("train --epochs three", "--epochs"),
+        ("train --learning-rate -1", "positive"),
+        ("train --batch-size 0", "whole number from 1"),
+        ("train --subset 100000", "1 to 1097"),
+        ("train --device tpu9", "--device cpu always can"),
+        ("train --resume", "--output FOLDER"),
+        ("train --output thesis", "is not empty and holds no run"),
+        ("train --output file", "is a file"),
+        ("train --output done", "add --resume"),
+        ("train --outptu x", "--outptu"),
+        ("evaluate nowhere", "no such folder"),
+        ("evaluate thesis", "not a run folder"),
+        ("evaluate unfinished", "anytime train --output unfinished --resume"),
+        ("evaluate truncated", "truncated"),
+        ("evaluate other-model", "made for another network"),
+        ("evaluate done --opt thesis/thesis.tex", "is not an OPT table"),
+        ("profile resann-9-16 --repeats 0", "whole number from 1"),
+        ("profile resann", "unknown model"),
+        ("models vgg*", "no model's name matches"),
+        ("fly", "fly"),
+    ],
+)
+def test_bad_input_is_one_clear_line(run, tmp_path, finished, line, says):
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis/thesis.tex").write_text("precious")
+    (tmp_path / "file").write_text("precious")
+    for name in ("done", "unfinished", "truncated", "other-model"):
+        (tmp_path / name).mkdir()
+        for path in finished.iterdir():
+            if path.is_file():
+                (tmp_path / name / path.name).write_bytes(path.read_bytes())
+    (tmp_path / "unfinished/config.json").unlink()
+    weights = tmp_path / "truncated/model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:5000])
+    anytime.save(anytime.create_model("resann-2-4"), tmp_path / "other")
+    (tmp_path / "other/model.safetensors").replace(tmp_path / "other-model/model.safetensors")
+    before = snapshot(tmp_path)
+    code, _, err = run(line)
+    assert code == 2
+    assert err.count("\n") == 1
+    assert says in err
+    assert snapshot(tmp_path) == before
+
+
+def snapshot(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != ".lock"}
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("finished") / "run"
+    data = anytime.load_data("digits").subset(60)
+    net = anytime.create_model("resann-1-4", in_channels=1)
+    about = {"asked": {"model": "resann-1-4", "data": "digits", "scheme": "adaloss", "subset": 60, "seed": 0}}
+    anytime.fit(net, data, epochs=1, output=folder, about=about, show=False)
+    return folder
+
+
+def test_without_the_extra_it_says_what_to_install(tmp_path):
+    (tmp_path / "typer.py").write_text("raise ImportError('No module named typer')")
+    program = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import anytime.cli"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode != 0
+    assert done.stderr.strip().endswith('type: pip install "anytime[cli]"')
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,43 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import anytime
+from anytime.cost import Costs
+
+
+def test_counting_changes_nothing_and_needs_no_memory():
+    net = anytime.create_model("resann-1-8").train()
+    before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
+    on_meta = anytime.costs(net, torch.empty(1, 3, 32, 32, device="meta"))
+    assert net.training
+    assert all(torch.equal(tensor, net.state_dict()[name]) for name, tensor in before.items())
+    with torch.device("meta"):
+        huge = anytime.create_model("resann-1-8")
+    assert anytime.costs(huge, torch.empty(1, 3, 32, 32)) == on_meta
+
+
+def test_latency_is_cumulative_and_leaves_the_mode():
+    net = anytime.create_model("resann-1-8").train()
+    seconds = anytime.latency(net, torch.randn(1, 3, 32, 32), repeats=5)
+    assert net.training
+    assert len(seconds) == 3
+    assert seconds == sorted(seconds)
+    assert seconds[0] > 0
+
+
+@given(st.lists(st.integers(1, 1000), min_size=1, max_size=20, unique=True), st.floats(0, 1))
+def test_the_exit_at_a_fraction(macs, fraction):
+    cost = Costs(sorted(macs), sorted(macs))
+    exit = cost.exit_at(fraction)
+    if cost.macs[exit] > fraction * cost.macs[-1]:
+        assert exit == 0, "only the first may cost more, where none is within"
+    elif exit + 1 < len(macs):
+        assert cost.macs[exit + 1] > fraction * cost.macs[-1]
+    assert cost.exit_at(1.0) == len(macs) - 1
+
+
+def test_densenets_first_exit_is_past_a_quarter():
+    assert Costs([46, 100], [1, 2]).exit_at(0.25) == 0
+    assert Costs([46, 100], [1, 2]).fractions[0] == pytest.approx(0.46)

@@ -1,0 +1,69 @@
+import laws
+import pytest
+import torch
+from torch import nn
+
+import anytime
+
+
+class Pair(nn.Module):
+    """A stage whose state is a pair of tensors, as in multi-scale networks."""
+
+    def __init__(self, first):
+        super().__init__()
+        self.first = first
+        self.fine, self.coarse = nn.Linear(6, 6), nn.Linear(6, 6)
+
+    def forward(self, state):
+        fine, coarse = (state, state) if self.first else state
+        return self.fine(fine), self.coarse(coarse + fine)
+
+
+class PairHead(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(6, 3)
+
+    def forward(self, state):
+        return self.fc(state[1])
+
+
+@pytest.fixture
+def net():
+    return anytime.AnytimeNetwork([Pair(i == 0) for i in range(4)], [PairHead() for _ in range(4)])
+
+
+def test_laws_with_a_state_of_many_tensors(net):
+    x = torch.randn(5, 6)
+    laws.prefix_law(net, x)
+    laws.skipping_law(net, x, [1, -2])
+    assert anytime.costs(net, x).macs == [5 * (72 * i + 18 * i) for i in range(1, 5)]
+
+
+def test_nothing_runs_before_the_first_prediction_is_asked_for(net):
+    ran = []
+    net.stages[0].register_forward_hook(lambda *_: ran.append(0))
+    steps = net.steps(torch.randn(1, 6))
+    assert not ran
+    next(steps)
+    assert ran
+
+
+def test_no_exit_wanted_costs_nothing(net):
+    assert net(torch.randn(1, 6), only=[]) == []
+
+
+def test_an_exit_that_is_not_there(net):
+    with pytest.raises(IndexError, match="numbered 0 to 3"):
+        net.steps(torch.randn(1, 6), only=[4])
+
+
+def test_stages_without_heads():
+    with pytest.raises(ValueError, match="2 stages and 1 heads"):
+        anytime.AnytimeNetwork([nn.Identity(), nn.Identity()], [nn.Identity()])
+
+
+def test_compiled_whole(net):
+    x = torch.randn(5, 6)
+    compiled = torch.compile(net, backend="eager", fullgraph=True)
+    assert all(torch.equal(a, b) for a, b in zip(net(x), compiled(x), strict=True))

@@ -1,0 +1,180 @@
+import copy
+import math
+
+import laws
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import anytime
+
+loss = st.floats(0, 1e6, allow_subnormal=False) | st.just(0.0)
+sequences = st.integers(1, 12).flatmap(
+    lambda exits: st.lists(st.lists(loss, min_size=exits, max_size=exits), min_size=1, max_size=20)
+)
+schemes = ["const", "linear", "half-end", "opt-2", "adaloss", "geometric-mean", "log-barrier"]
+
+
+def reference(sequence, momentum, gamma, extra, every):
+    """AdaLoss by the definition, in Python's own numbers: the weights after each call."""
+    average, weights, result = list(sequence[0]), [1.0] * len(sequence[0]), []
+    for call, losses in enumerate(sequence, 1):
+        if call > 1:
+            average = [momentum * a + (1 - momentum) * x for a, x in zip(average, losses, strict=True)]
+        if call % every == 0:
+            ratio = [min(average) / a if a > min(average) else 1.0 for a in average]
+            ratio[-1] += extra
+            weights = [(1 - gamma) * r / max(ratio) + gamma for r in ratio]
+        result.append(weights)
+    return result
+
+
+@settings(max_examples=1000)
+@given(sequences, st.floats(0, 0.99), st.floats(0, 1), st.sampled_from([0.0, 1.0]), st.integers(1, 4))
+def test_adaloss_follows_its_definition(sequence, momentum, gamma, extra, every):
+    sequence = torch.tensor(sequence)
+    balance = anytime.AdaLoss(sequence.shape[1], momentum, gamma, extra, every)
+    for losses, expected in zip(sequence, reference(sequence.tolist(), momentum, gamma, extra, every), strict=True):
+        total = balance(losses)
+        assert balance.weights.tolist() == pytest.approx(expected, abs=1e-6)
+        exact = math.fsum(b * x for b, x in zip(balance.weights.tolist(), losses.tolist(), strict=True))
+        assert total.item() == pytest.approx(exact, rel=1e-5)
+
+
+@settings(max_examples=1000)
+@given(sequences, st.floats(0, 1), st.floats(1e-3, 1e3))
+def test_adaloss_laws(sequence, gamma, scale):
+    sequence = torch.tensor(sequence, dtype=torch.float64)
+    balance, scaled = (anytime.AdaLoss(sequence.shape[1], gamma=gamma) for _ in range(2))
+    for losses in sequence:
+        balance(losses)
+        scaled(losses * scale)
+        weights = balance.weights
+        assert weights.isfinite().all()
+        assert weights.max() == 1
+        assert (weights >= gamma - 1e-7).all()
+        assert torch.allclose(weights, scaled.weights, atol=1e-6)
+        by_average = weights[balance.average.argsort()]
+        assert (by_average.diff() <= 1e-7).all()
+
+
+@pytest.mark.parametrize("bad", [math.inf, -math.inf, math.nan])
+def test_a_loss_that_is_no_number_moves_no_average(bad):
+    balance = anytime.AdaLoss(3)
+    balance(torch.tensor([bad, 2.0, 1.0]))
+    assert balance.weights.isfinite().all()
+    balance(torch.tensor([4.0, 2.0, 1.0]))
+    before = balance.average.clone()
+    balance(torch.tensor([4.0, bad, 1.0]))
+    assert balance.average.tolist() == before.tolist()
+    assert balance.weights.tolist() == pytest.approx([0.2875, 0.525, 1.0])
+
+
+@given(sequences, st.integers(0, 19), st.integers(1, 3), st.integers(0, 10))
+def test_state_goes_on_where_it_was(sequence, at, every, anneal):
+    sequence = torch.tensor(sequence)
+    balance = anytime.AdaLoss(sequence.shape[1], update_every=every, anneal=anneal)
+    resumed = copy.deepcopy(balance)
+    for i, losses in enumerate(sequence):
+        if i == at:
+            resumed.load_state_dict(copy.deepcopy(balance.state_dict()))
+        balance(losses)
+        if i >= at:
+            resumed(losses)
+            assert torch.equal(balance.weights, resumed.weights)
+
+
+def test_gamma_falls_from_constant_weights():
+    balance = anytime.AdaLoss(2, gamma=0.1, anneal=10)
+    early = []
+    for _ in range(12):
+        balance(torch.tensor([1e9, 1.0]))
+        early.append(balance.weights[0].item())
+    assert early[:10] == pytest.approx([1 - 0.09 * call for call in range(1, 11)], abs=1e-6)
+    assert early[10:] == pytest.approx([0.1, 0.1], abs=1e-6)
+
+
+def quadratic(theta):
+    """Three losses of one parameter, none of which can be zero."""
+    return (theta - torch.tensor([1.0, 2.0, 4.0])) ** 2 * torch.tensor([1.0, 10.0, 100.0]) + 1
+
+
+def test_the_three_forms_of_the_objective_have_the_same_gradient():
+    """Where the average is the loss, ∇ Σ B ℓ (AdaLoss, γ = 0) and Σ λ/ℓ ∇ℓ (log barrier) are ∇ Σ ln ℓ up to scale."""
+    theta = torch.tensor(2.5, requires_grad=True)
+    (expected,) = torch.autograd.grad(quadratic(theta).log().sum(), theta)
+    (geometric,) = torch.autograd.grad(anytime.GeometricMean(3)(quadratic(theta)), theta)
+    assert geometric.item() == pytest.approx(expected.item(), rel=1e-5)
+    (adaloss,) = torch.autograd.grad(anytime.AdaLoss(3, gamma=0)(quadratic(theta)), theta)
+    assert adaloss.item() == pytest.approx(expected.item() * quadratic(theta).min().item(), rel=1e-5)
+    barrier = anytime.LogBarrier(3, strength=0.7)
+    with torch.no_grad():
+        barrier.log_weights.copy_((0.7 / quadratic(theta)).log())
+    by_theta, by_weight = torch.autograd.grad(barrier(quadratic(theta)), [theta, barrier.log_weights])
+    assert by_theta.item() == pytest.approx(0.7 * expected.item(), rel=1e-5)
+    assert by_weight.abs().max() < 1e-6, "B = λ/ℓ is the optimum"
+
+
+def test_log_barrier_learns_the_weights():
+    barrier = anytime.LogBarrier(3, strength=2.0)
+    optimizer = torch.optim.SGD(barrier.parameters(), lr=0.05)
+    for _ in range(500):
+        optimizer.zero_grad()
+        barrier(torch.tensor([4.0, 2.0, 1.0])).backward()
+        optimizer.step()
+    barrier(torch.tensor([4.0, 2.0, 1.0]))
+    assert barrier.weights.tolist() == pytest.approx([0.5, 1.0, 2.0], rel=1e-4)
+
+
+def test_geometric_mean_is_safe_at_zero():
+    losses = torch.tensor([0.0, 1.0, 2.0], requires_grad=True)
+    value = anytime.GeometricMean(3)(losses)
+    value.backward()
+    assert value.isfinite()
+    assert losses.grad.tolist() == [0.0, 1.0, 0.5]
+
+
+def test_for_square_losses_the_weights_are_those_of_maximum_likelihood():
+    """B_i ∝ 1/σ_i², where y = ŷ_i + noise of variance σ_i² (Eq. 1)."""
+    sigma = torch.tensor([3.0, 1.0, 0.5])
+    balance = anytime.AdaLoss(3, momentum=0.99, gamma=0.0)
+    for _ in range(2000):
+        balance((torch.randn(100, 3) * sigma).square().mean(0))
+    expected = sigma.min() ** 2 / sigma**2
+    assert balance.weights.tolist() == pytest.approx(expected.tolist(), rel=0.05)
+
+
+@pytest.mark.parametrize("name", schemes)
+def test_every_scheme(name):
+    scheme = anytime.create_scheme(name, exits=4)
+    assert scheme(torch.tensor([4.0, 3.0, 2.0, 1.0])).shape == ()
+    assert scheme.weights.shape == (4,)
+    assert set(scheme.state_dict()) >= {"weights"}
+    scheme(torch.tensor([0.0, 0.0, 0.0, 0.0]))
+    scheme(torch.tensor([math.inf, 1e30, 1.0, 0.0]))
+    assert scheme.weights.isfinite().all()
+    with pytest.raises(ValueError, match="made for 4 exits"):
+        scheme(torch.ones(3))
+    net = anytime.ResANN(1, 4, in_channels=1, num_classes=3)
+    laws.gradient_law(net, anytime.create_scheme(name, net.exits), torch.randn(4, 1, 8, 8))
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("adalos", "unknown scheme"),
+        ("opt-9", "exits 1 to 4"),
+        ("opt-0", "exits 1 to 4"),
+        ("adaloss:gama=1", "adaloss takes momentum, gamma"),
+        ("adaloss:gamma=x", "key=number"),
+        ("adaloss:gamma=2", "between 0"),
+        ("adaloss:momentum=1", "below 1"),
+        ("adaloss:update_every=0", "1 or more"),
+        ("adaloss:final_extra=-1", "positive"),
+        ("const:a=1", "no options"),
+    ],
+)
+def test_a_wrong_scheme_is_told_what_would_work(name, says):
+    with pytest.raises(ValueError, match=says):
+        anytime.create_scheme(name, exits=4)
