@@ -201,7 +201,7 @@ class Training:
     def step(self, batch: Images) -> Tensor:
         """One update; the losses of the exits that were computed."""
         labels = batch.labels.to(self.device)
-        torch._foreach_copy_(self.buffers_before, self.buffers)
+        _copy(self.buffers, self.buffers_before)
         logits = torch.stack(self.net(self.data.normalise(batch.pixels.to(self.device)), self.only))
         losses = exit_losses(logits, labels)
         observed = losses.detach()
@@ -218,7 +218,7 @@ class Training:
 
     def refuse(self, losses: Tensor) -> None:
         """Stop before a loss that is no number reaches the averages or the network."""
-        torch._foreach_copy_(self.buffers, self.buffers_before)
+        _copy(self.buffers_before, self.buffers)
         first = int((~losses.isfinite()).nonzero()[0])
         exit = self.exits[first]
         raise NonFiniteLoss(
@@ -296,6 +296,11 @@ class Training:
         if "cuda" in tensors["random"] and self.device.type == "cuda":
             torch.cuda.set_rng_state(tensors["random"]["cuda"], self.device)
         self.epoch, self.position, self.seconds = about["epoch"], about["position"], about["seconds"]
+
+
+def _copy(source: list[Tensor], target: list[Tensor]) -> None:
+    for one, other in zip(source, target, strict=True):
+        other.copy_(one)
 
 
 def _mix(*numbers: int) -> int:
