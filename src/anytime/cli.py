@@ -289,7 +289,7 @@ def demo(
     print(
         f"Both in one picture: {picture}\n\n"
         "CONST weighs all exits alike; AdaLoss moves the weight to the late exits as their losses become small, and\n"
-        "the first ones pay for it. Digits are so easy that the late exits gain little from that; natural images are not."
+        "the first ones pay for it. Digits are so easy that the late exits gain little; natural images are not."
     )
 
 
