@@ -5,7 +5,8 @@ from anytime.cost import Costs, costs, latency
 from anytime.data import Data, Images, load_data
 from anytime.errors import AnytimeError, MissingExtra, NonFiniteLoss
 from anytime.evaluate import Curve, evaluate
-from anytime.models import ResANN, create_model, list_models
+from anytime.models import BlockMSDNet, BottleneckResANN, DenseANN, MSDNet, ResANN, create_model, list_models
+from anytime.models.pretrained import Filled, fill
 from anytime.network import AnytimeNetwork, Step
 from anytime.recipe import Recipe
 from anytime.train import Fit, fit
@@ -25,16 +26,21 @@ __all__ = [
     "AdaLoss",
     "AnytimeError",
     "AnytimeNetwork",
+    "BlockMSDNet",
+    "BottleneckResANN",
     "Const",
     "Costs",
     "Curve",
     "Data",
+    "DenseANN",
+    "Filled",
     "Fit",
     "GeometricMean",
     "HalfEnd",
     "Images",
     "Linear",
     "LogBarrier",
+    "MSDNet",
     "MissingExtra",
     "NonFiniteLoss",
     "OnlyExit",
@@ -46,6 +52,7 @@ __all__ = [
     "create_model",
     "create_scheme",
     "evaluate",
+    "fill",
     "fit",
     "latency",
     "list_models",

@@ -49,11 +49,11 @@ def load(folder: str | Path, net: AnytimeNetwork | None = None) -> AnytimeNetwor
         raise AnytimeError(f"{folder} is not a saved model: {what}{hint or ' (anytime.save writes one)'}")
     config = read_json(folder / "config.json")
     about = config.pop("about", None)
-    if net is None:
-        net = _build(folder, config)
+    build = net is None
+    net = _build(folder, config) if net is None else net
     tensors, _ = read_tensors(folder / "model.safetensors")
     try:
-        net.load_state_dict(tensors, assign=any(p.is_meta for p in net.parameters()))
+        net.load_state_dict(tensors, assign=build)
     except RuntimeError as error:
         problem = str(error).split("\n\t")[1].strip() if "\n\t" in str(error) else str(error)
         raise AnytimeError(
@@ -62,6 +62,8 @@ def load(folder: str | Path, net: AnytimeNetwork | None = None) -> AnytimeNetwor
         ) from error
     if about is not None:
         net.config = {**(net.config or {"model": None}), "about": about}
+    if build:  # reading has laid the weights out anew
+        net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return net.eval()
 
 

@@ -212,9 +212,9 @@ def _opt_table(sources: list[Path]) -> dict[int, float]:
 @app.command()
 def profile(
     model: Annotated[str, typer.Argument(help="A model's name, or the folder of a saved one.")],
-    size: Annotated[int, Option(help="Height and width of the image.")] = 32,
+    size: Annotated[int | None, Option(help="Height and width of the image, if not the model's own.")] = None,
     channels: Annotated[int, Option(help="Channels of the image.")] = 3,
-    classes: Annotated[int, Option(help="Number of classes.")] = 10,
+    classes: Annotated[int | None, Option(help="Number of classes; otherwise 10, or ILSVRC's 1000.")] = None,
     batch: Annotated[int, Option(help="Images at once, for the time; MACs are those of one.")] = 1,
     threads: Annotated[int | None, Option(help="Processor threads to use.")] = None,
     repeats: Annotated[int, Option(help="Runs that the median time is taken over.")] = 30,
@@ -227,23 +227,19 @@ def profile(
     - `anytime profile resann-9-16 --classes 100`
     - `anytime profile runs/digits-resann-3-16-adaloss-seed0 --threads 1`
     """
-    for name, value in {
-        "size": size,
-        "channels": channels,
-        "classes": classes,
-        "batch": batch,
-        "repeats": repeats,
-    }.items():
-        if value < 1:
+    counts = {"size": size, "channels": channels, "classes": classes, "batch": batch, "repeats": repeats}
+    for name, value in counts.items():
+        if value is not None and value < 1:
             raise AnytimeError(f"--{name} {value}: it is a whole number from 1")
     if threads:
         torch.set_num_threads(threads)
     if Path(model).is_dir():
         net = load(model)
-        about = (net.config or {}).get("about", {})
-        channels, size = about.get("shape", [channels, size])[:2]
+        channels, size = (net.config or {}).get("about", {}).get("shape", [channels, size])[:2]
     else:
-        net = anytime.create_model(model, num_classes=classes, in_channels=channels)
+        options = {} if classes is None else {"num_classes": classes}
+        net = anytime.create_model(model, in_channels=channels, **options)
+    size = size or net.image_size or 224
     where = _device(device)
     net.to(where).eval()
     cost = anytime.costs(net, torch.empty(1, channels, size, size, device="meta"))

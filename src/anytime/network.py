@@ -39,6 +39,9 @@ class AnytimeNetwork(nn.Module):
     config: dict[str, Any] | None = None
     """What ``create_model`` needs to build this network again; ``save`` writes it."""
 
+    image_size: int | None = None
+    """Height and width of the images that the architecture was made for; most take others too."""
+
     def __init__(self, stages: Iterable[nn.Module], heads: Iterable[nn.Module]) -> None:
         super().__init__()
         self.stages = nn.ModuleList(stages)

@@ -20,8 +20,8 @@ def show(table: Any) -> None:
 
 def _table(title: str, *columns: str) -> Any:
     table = require("rich.table", "cli").Table(title=title, title_justify="left", title_style="bold")
-    for i, column in enumerate(columns):
-        table.add_column(column, justify="left" if i == 0 and column == "model" else "right")
+    for column in columns:
+        table.add_column(column, justify="left" if column in ("model", "in the paper") else "right")
     return table
 
 
@@ -64,11 +64,13 @@ def profile_table(cost: Costs, seconds: list[float], title: str) -> Any:
 
 
 def models_table(models: dict[str, str]) -> Any:
-    """Model, exits, MACs, parameters, where the paper has it."""
-    table = _table("MACs at 3×32×32", "model", "exits", "MACs", "parameters", "in the paper")
+    """Model, image size, exits, MACs and parameters (10 classes, or ILSVRC's 1000), where the paper has it."""
+    table = _table("", "model", "image", "exits", "MACs", "parameters", "in the paper")
     for name, source in models.items():
         with torch.device("meta"):
             net = create_model(name)
-        cost = costs(net, torch.empty(1, 3, 32, 32, device="meta"))
-        table.add_row(name, str(net.exits), millions(cost.macs[-1]), millions(cost.params[-1]), source)
+        size = net.image_size or 224
+        cost = costs(net, torch.empty(1, 3, size, size, device="meta"))
+        row = [f"{size}×{size}", str(net.exits), millions(cost.macs[-1]), millions(cost.params[-1]), source]
+        table.add_row(name, *row)
     return table

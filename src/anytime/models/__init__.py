@@ -6,13 +6,17 @@ import inspect
 from typing import Any
 
 from anytime.errors import AnytimeError
-from anytime.models import resann
-from anytime.models.resann import ResANN
+from anytime.models import denseann, msdnet, resann
+from anytime.models.denseann import DenseANN
+from anytime.models.msdnet import BlockMSDNet, MSDNet
+from anytime.models.resann import BottleneckResANN, ResANN
 from anytime.network import AnytimeNetwork
 
-_FAMILIES = {resann: ResANN}
-"""Each module has ``MODELS``, the named networks and where the paper has them, and ``from_name``, which also knows
-the names that follow a pattern."""
+__all__ = ["BlockMSDNet", "BottleneckResANN", "DenseANN", "MSDNet", "ResANN", "create_model", "list_models"]
+
+_FAMILIES = (resann, denseann, msdnet)
+"""Each has ``MODELS``, the named networks and where the paper has them, and ``from_name``, which also knows the names
+that follow a pattern."""
 
 
 def list_models(pattern: str = "*") -> dict[str, str]:
@@ -37,15 +41,15 @@ def create_model(name: str, **options: Any) -> AnytimeNetwork:
         >>> create_model("resann-9-16", num_classes=100).exits
         27
     """
-    named = [(architecture, family.from_name(name)) for family, architecture in _FAMILIES.items()]
-    architecture, arguments = next(((a, found) for a, found in named if found is not None), (None, {}))
-    if architecture is None:
+    found = next((found for family in _FAMILIES if (found := family.from_name(name))), None)
+    if found is None:
         near = difflib.get_close_matches(name, list_models(), n=3, cutoff=0.4) or list(list_models())[:3]
         raise AnytimeError(f"unknown model {name!r}; did you mean {', '.join(near)}? `anytime models` lists them all")
-    takes = [p for p in inspect.signature(architecture).parameters if p not in arguments]
+    architecture, arguments = found
+    takes = [p for p in inspect.signature(architecture).parameters if p not in arguments or p == "num_classes"]
     for option in options:
         if option not in takes:
             raise AnytimeError(f"{name} has no option {option!r}; it takes {', '.join(takes)}")
-    net = architecture(**arguments, **options)
+    net = architecture(**{**arguments, **options})
     net.config = {"model": name, **options}
     return net

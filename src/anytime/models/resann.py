@@ -1,26 +1,35 @@
-"""ResANN(n, c): pre-activation ResNets for small images with an exit after every unit (App. C of the paper)."""
+"""ResANN: pre-activation ResNets with exits (App. C of the paper), for small images and for ILSVRC."""
 
 import re
 from collections.abc import Sequence
+from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from anytime.errors import AnytimeError
 from anytime.models.exits import join_stages, place_exits
+from anytime.models.layers import LinearHead, Stem, check_counts, initialise
 from anytime.network import AnytimeNetwork
+
+_BLOCKS = {"resann26": (2, 2, 2, 2), "resann50": (3, 4, 6, 3), "resann101": (3, 4, 23, 3)}
 
 MODELS = {
     f"resann-{n}-{c}": "Sec. 5.2, CIFAR and SVHN"
     for n, c in [(n, c) for c in (16, 32) for n in (7, 9, 13, 17, 25)] + [(9, 64), (9, 128)]
+} | {
+    "resann26": "Sec. 5.3, ILSVRC, member of the EANN",
+    "resann50": "Sec. 5.2, ILSVRC",
+    "resann101": "Sec. 5.3, ILSVRC, member of the EANN",
 }
-"""The paper's twelve, by name."""
 
 
-def from_name(name: str) -> dict[str, int] | None:
-    """The arguments that a name stands for: ``resann-9-16`` is n = 9, c = 16."""
+def from_name(name: str) -> tuple[type[AnytimeNetwork], dict[str, Any]] | None:
+    """What a name stands for: ``resann-9-16`` is ResANN(n=9, c=16)."""
+    if name in _BLOCKS:
+        return BottleneckResANN, {"blocks": _BLOCKS[name]}
     if match := re.fullmatch(r"resann-(\d+)-(\d+)", name):
-        return {"n": int(match[1]), "c": int(match[2])}
+        return ResANN, {"n": int(match[1]), "c": int(match[2])}
     return None
 
 
@@ -51,19 +60,6 @@ class BasicUnit(nn.Module):
         return x + y
 
 
-class LinearHead(nn.Module):
-    """The paper's predictor: BN – ReLU – global average pooling – linear."""
-
-    def __init__(self, channels: int, num_classes: int) -> None:
-        super().__init__()
-        self.bn = nn.BatchNorm2d(channels)
-        self.fc = nn.Linear(channels, num_classes)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Logits."""
-        return self.fc(F.relu(self.bn(x), inplace=True).mean((2, 3)))
-
-
 class ResANN(AnytimeNetwork):
     """ResANN(n, c): a 3×3 convolution, then three blocks of n basic units with c, 2c and 4c channels.
 
@@ -91,19 +87,111 @@ class ResANN(AnytimeNetwork):
         period: int | None = None,
         exits: Sequence[int] | None = None,
     ) -> None:
-        for name, value in {"n": n, "c": c, "num_classes": num_classes, "in_channels": in_channels}.items():
-            if value < 1:
-                raise AnytimeError(f"{name}={value}: it is a whole number from 1")
+        check_counts(n=n, c=c, num_classes=num_classes, in_channels=in_channels)
         if period is None and exits is None:
             period = 1 if n < 25 else 3
         widths = [c] * n + [2 * c] * n + [4 * c] * n
+        after = place_exits(3 * n, period, exits)
+        stem = Stem(nn.Conv2d(in_channels, c, 3, padding=1, bias=False), channels=in_channels, least=8)
         units = [BasicUnit(before, width) for before, width in zip([c, *widths], widths, strict=False)]
-        after = place_exits(len(units), period, exits)
-        stem = nn.Conv2d(in_channels, c, 3, padding=1, bias=False)
-        super().__init__(
-            join_stages(units, after, stem),
-            [LinearHead(widths[unit - 1], num_classes) for unit in after],
+        heads = [LinearHead(widths[unit - 1], num_classes) for unit in after]
+        super().__init__(join_stages(units, after, stem), heads)
+        initialise(self)
+        self.image_size = 32
+
+
+class BottleneckUnit(nn.Module):
+    """Pre-activation bottleneck: 1×1 – 3×3 – 1×1, each after BN – ReLU; the 3×3 has the stride.
+
+    Where width or size change, the shortcut is a 1×1 convolution of the first BN – ReLU's output.
+    """
+
+    def __init__(self, inputs: int, width: int, outputs: int, stride: int, groups: int) -> None:
+        super().__init__()
+        self.bn1 = nn.BatchNorm2d(inputs)
+        self.conv1 = nn.Conv2d(inputs, width, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.conv2 = nn.Conv2d(width, width, 3, stride, padding=1, groups=groups, bias=False)
+        self.bn3 = nn.BatchNorm2d(width)
+        self.conv3 = nn.Conv2d(width, outputs, 1, bias=False)
+        changes = stride > 1 or inputs != outputs
+        self.shortcut = nn.Conv2d(inputs, outputs, 1, stride, bias=False) if changes else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The unit's output."""
+        active = F.relu(self.bn1(x), inplace=True)
+        y = self.conv1(active)
+        y = self.conv2(F.relu(self.bn2(y), inplace=True))
+        y = self.conv3(F.relu(self.bn3(y), inplace=True))
+        return y + (x if self.shortcut is None else self.shortcut(active))
+
+
+class BottleneckResANN(AnytimeNetwork):
+    """ResANN26, 50 and 101 for ILSVRC: four blocks of bottleneck units with 256, 512, 1024 and 2048 channels.
+
+    Convolutions start with He's fan-out normal distribution, linear layers with torch's default.
+
+    Args:
+        blocks: units in each of the four blocks, e.g. (3, 4, 6, 3) for ResANN50.
+        num_classes: as it says.
+        in_channels: of the images; they may have any size from 32×32.
+        period: an exit every so many units, counted from the end. Default: the paper's, 2, or 3 for ResANN101.
+        exits: the units after which to exit, instead of a period.
+        groups: of the 3×3 convolutions: above 1, these are ResNeXt's units (32 groups of ``group_width`` 4, say).
+        group_width: channels of a group in the first block, if ``groups`` is above 1.
+
+    Example:
+        >>> BottleneckResANN((2, 2, 2, 2)).exits
+        4
+    """
+
+    def __init__(
+        self,
+        blocks: Sequence[int],
+        num_classes: int = 1000,
+        in_channels: int = 3,
+        period: int | None = None,
+        exits: Sequence[int] | None = None,
+        groups: int = 1,
+        group_width: int = 4,
+    ) -> None:
+        check_counts(num_classes=num_classes, in_channels=in_channels, groups=groups, group_width=group_width)
+        if len(blocks) != 4 or min(blocks) < 1:
+            raise AnytimeError(f"blocks={tuple(blocks)}: there are four, each of at least one unit, e.g. (3, 4, 6, 3)")
+        total = sum(blocks)
+        if period is None and exits is None:
+            period = 2 if total <= 16 else 3
+        after = place_exits(total, period, exits)
+        units, widths, channels = [], [], 64
+        for block, count in enumerate(blocks):
+            width = (64 if groups == 1 else groups * group_width) * 2**block
+            for i in range(count):
+                stride = 2 if block and i == 0 else 1
+                units.append(BottleneckUnit(channels, width, 256 * 2**block, stride, groups))
+                channels = 256 * 2**block
+                widths.append(channels)
+        stem = Stem(
+            nn.Conv2d(in_channels, 64, 7, 2, padding=3, bias=False),
+            nn.MaxPool2d(3, 2, padding=1),
+            channels=in_channels,
+            least=32,
         )
-        for module in self.modules():
-            if isinstance(module, nn.Conv2d):
-                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        heads = [LinearHead(widths[unit - 1], num_classes) for unit in after]
+        super().__init__(join_stages(units, after, stem), heads)
+        initialise(self)
+        self.blocks, self.image_size = tuple(blocks), 224
+
+    def foreign_names(self) -> dict[str, str]:
+        """The modules by the names that timm's ``resnetv2_50`` and its sisters have for them."""
+        units = [name for name, module in self.named_modules() if isinstance(module, BottleneckUnit)]
+        places = [(block, i) for block, count in enumerate(self.blocks) for i in range(count)]
+        inner = {f"norm{i}": f"bn{i}" for i in (1, 2, 3)} | {f"conv{i}": f"conv{i}" for i in (1, 2, 3)}
+        inner["downsample.conv"] = "shortcut"
+        names = {
+            f"stages.{block}.blocks.{i}.{theirs}": f"{unit}.{ours}"
+            for (block, i), unit in zip(places, units, strict=True)
+            for theirs, ours in inner.items()
+        }
+        stem = next(name for name, module in self.named_modules() if isinstance(module, Stem))
+        last = f"heads.{self.exits - 1}"
+        return names | {"stem.conv": f"{stem}.0", "norm": f"{last}.bn", "head.fc": f"{last}.fc"}

@@ -1,0 +1,88 @@
+"""Pieces that several architectures share."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from anytime.errors import AnytimeError
+
+
+class ConvBNReLU(nn.Sequential):
+    """A convolution that keeps the size but for its stride, batch norm, ReLU."""
+
+    def __init__(self, inputs: int, outputs: int, kernel: int, stride: int = 1, bias: bool = False) -> None:
+        super().__init__(
+            nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=bias),
+            nn.BatchNorm2d(outputs),
+            nn.ReLU(inplace=True),
+        )
+        self.narrow = outputs < 16
+
+    def forward(self, input: Tensor) -> Tensor:
+        """The new features."""
+        if not (self.narrow and self.training and input.device.type == "cpu"):
+            return super().forward(input)
+        # On processors, torch's batch norm of fewer than 16 channels is several times slower with channels last.
+        conv, bn, relu = self
+        return relu(bn(conv(input).contiguous())).contiguous(memory_format=torch.channels_last)
+
+
+class LinearHead(nn.Module):
+    """The paper's predictor: BN – ReLU – global average pooling – linear."""
+
+    def __init__(self, channels: int, num_classes: int) -> None:
+        super().__init__()
+        self.bn = nn.BatchNorm2d(channels)
+        self.fc = nn.Linear(channels, num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits."""
+        return self.fc(F.relu(self.bn(x), inplace=True).mean((2, 3)))
+
+
+class Stem(nn.Sequential):
+    """The layers before the first unit; refuses images that the network cannot take.
+
+    Args:
+        layers: what to run.
+        channels: of the images.
+        least: their smallest height and width.
+    """
+
+    def __init__(self, *layers: nn.Module, channels: int, least: int) -> None:
+        super().__init__(*layers)
+        self.channels, self.least = channels, least
+
+    def forward(self, input: Tensor) -> Tensor:
+        """The first features."""
+        self._check(input)
+        return super().forward(input)
+
+    def _check(self, input: Tensor) -> None:
+        if input.ndim != 4 or input.shape[1] != self.channels or min(input.shape[2:]) < self.least:
+            raise AnytimeError(
+                f"got an input of shape {tuple(input.shape)}; this network takes N × {self.channels} × height × width, "
+                f"each at least {self.least}; the nearest that works is {self._nearest(tuple(input.shape))}"
+            )
+
+    def _nearest(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        sizes = shape[-2:] if len(shape) > 1 else (self.least, self.least)
+        return (shape[0] if len(shape) == 4 else 1, self.channels, *(max(size, self.least) for size in sizes))
+
+
+def initialise(net: nn.Module) -> None:
+    """Convolutions from He's normal distribution by fan-out; batch norm and linear layers as torch starts them.
+
+    Weights are laid out with channels last, which is faster on processors and on GPUs whatever the images' layout.
+    """
+    for module in net.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+    net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+
+def check_counts(**counts: int) -> None:
+    """Refuse what is not a whole number from 1."""
+    for name, value in counts.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise AnytimeError(f"{name}={value!r}: it is a whole number from 1")
