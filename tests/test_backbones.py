@@ -127,7 +127,7 @@ SMALL = {
     "denseann-40-12": {},
     "denseann-22-8": {"dropout": 0.1, "save_memory": True, "period": 1},
     "msdnet38": {},
-    "msdnet32": {"period": 1},
+    "msdnet32": {"period": 5},
     "msdnet-cifar": {},
     "msdnet-cifar-budgeted": {},
     "msdnet-imagenet-step4": {"period": 3},
