@@ -71,13 +71,13 @@ def test_the_log_has_a_line_an_epoch(data, tmp_path):
 
 def test_the_paper_trains_each_image_once_an_epoch(data, monkeypatch):
     seen = []
-    original = anytime.train.Training.augmented
+    original = anytime.train.Training.backward
 
-    def spy(self, batch):
+    def spy(self, batch, share):
         seen.append(batch.labels.clone())
-        return original(self, batch)
+        return original(self, batch, share)
 
-    monkeypatch.setattr(anytime.train.Training, "augmented", spy)
+    monkeypatch.setattr(anytime.train.Training, "backward", spy)
     train(small(), data, epochs=1, batch_size=32)
     assert [len(labels) for labels in seen] == [25, 25, 25, 25]
     assert torch.equal(torch.cat(seen).sort().values, data.train.labels.sort().values)

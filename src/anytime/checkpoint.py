@@ -84,6 +84,11 @@ def _build(folder: Path, config: dict[str, Any]) -> AnytimeNetwork:
 CHECKPOINT = "checkpoint.safetensors"
 
 
+def has_checkpoint(folder: Path) -> bool:
+    """Whether there is something to go on from."""
+    return (folder / CHECKPOINT).is_file()
+
+
 def save_checkpoint(folder: Path, tensors: dict[str, dict[str, Any]], about: dict[str, Any]) -> None:
     """Write the whole state of a run, groups of named tensors and a JSON object, in the place of the one before."""
     flat = {f"{group}/{name}": tensor for group, named in tensors.items() for name, tensor in named.items()}

@@ -1,21 +1,24 @@
 """The command line: ``anytime train``, ``evaluate``, ``profile``, ``models``, ``demo``."""
 
 import json
+import re
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import torch
 
 import anytime
+from anytime import ranks
 from anytime.checkpoint import load
 from anytime.data import Data, load_data
 from anytime.errors import AnytimeError, require
 from anytime.evaluate import FRACTIONS, Curve, evaluate
 from anytime.files import read_json
 from anytime.network import AnytimeNetwork
-from anytime.plot import plot_curves
-from anytime.recipe import RECIPES
+from anytime.plot import plot_curves, plot_learning
+from anytime.recipe import RECIPES, recipe_for
 from anytime.run import read_run
 from anytime.table import curve_table, models_table, profile_table, show
 from anytime.train import fit
@@ -28,6 +31,7 @@ except AnytimeError as error:
 
 Option = typer.Option
 DEVICES = "cpu, cuda, cuda:1, mps …; auto takes an accelerator if there is one."
+DATA = "digits; cifar10, cifar100, svhn, imagenet or any owner/name on the Hugging Face Hub; or a local folder."
 SCHEMES = (
     "adaloss, const, linear, half-end, opt-I (exit I alone), geometric-mean, log-barrier; with options as in "
     "adaloss:gamma=0.1"
@@ -65,16 +69,24 @@ def _complain(message: str) -> int:
 @app.command()
 def train(
     model: Annotated[str | None, Option(help="One that `anytime models` lists, or another size: resann-N-C.")] = None,
-    data: Annotated[str | None, Option(help="The images: digits.")] = None,
+    data: Annotated[str | None, Option(help=DATA)] = None,
     scheme: Annotated[str | None, Option(help=f"How the exits' losses are weighed: {SCHEMES}.")] = None,
     epochs: Annotated[int | None, Option(help="How often each image is seen.")] = None,
     learning_rate: Annotated[float | None, Option(help="At the start; it falls to 1/10 at 1/2, 1/100 at 3/4.")] = None,
     batch_size: Annotated[int | None, Option(help="Images a step.")] = None,
+    recipe: Annotated[str | None, Option(help=f"{', '.join(RECIPES)}; otherwise what suits the data.")] = None,
     subset: Annotated[int | None, Option(help="Train on a balanced random part of this many images.")] = None,
+    extra: Annotated[bool | None, Option("--extra", help="Add the data's extra training images (SVHN).")] = None,
+    size: Annotated[int | None, Option(help="Height and width that large images are brought to.")] = None,
     seed: Annotated[int | None, Option(help="Of the first weights, the order of the images and the subset.")] = None,
     output: Annotated[Path | None, Option(help="The run folder; otherwise one in runs/.")] = None,
     resume: Annotated[bool, Option("--resume", help="Go on with the run in the output folder, if any.")] = False,
     checkpoint_seconds: Annotated[float, Option(help="Time between checkpoints; 0: after every step.")] = 30,
+    accumulate: Annotated[int, Option(help="Cut each batch into so many parts, for less memory.")] = 1,
+    precision: Annotated[
+        str, Option(help="float32, or bfloat16 or float16 where the device gains from it.")
+    ] = "float32",
+    compiled: Annotated[bool, Option("--compile", help="Let torch.compile fuse the network.")] = False,
     device: Annotated[str, Option(help=DEVICES)] = "auto",
 ) -> None:
     """Train a network, all exits together.
@@ -84,62 +96,80 @@ def train(
 
     Examples:
     - `anytime train --model resann-3-16 --data digits --epochs 20`
+    - `anytime train --model resann-7-16 --data cifar10 --scheme const`
     - `anytime train --output runs/digits-resann-3-16-adaloss-seed0 --resume`
+    - `torchrun --nproc-per-node 2 -m anytime train --model resann-7-16 --data cifar10` trains on two devices
     """
     given = {
         "model": model, "data": data, "scheme": scheme, "epochs": epochs, "lr": learning_rate, "batch_size": batch_size,
-        "subset": subset, "seed": seed,
+        "recipe": recipe, "subset": subset, "extra": extra, "size": size, "seed": seed,
     }  # fmt: skip
     given = {name: value for name, value in given.items() if value is not None}
-    _run(given, output, resume, checkpoint_seconds, _device(device))
+    how = {
+        "checkpoint_seconds": checkpoint_seconds,
+        "accumulate": accumulate,
+        "precision": precision,
+        "compiled": compiled,
+    }
+    try:
+        own = ranks.begin()
+        _run(given, output, resume or ranks.restarted(), own or _device(device), **how)
+    finally:
+        ranks.end()
 
 
 def _run(
-    given: dict[str, Any], output: Path | None, resume: bool, checkpoint_seconds: float, device: torch.device
+    given: dict[str, Any], output: Path | None, resume: bool, device: torch.device, **how: Any
 ) -> tuple[Path, Curve | None]:
     """Train as asked; what was not said comes from the run that is resumed, or else is the default."""
     asked = {"model": "resann-3-16", "data": "digits", "scheme": "adaloss", "seed": 0}
     if resume and output and (output / "run.json").is_file():
         asked |= read_run(output).get("asked", {})
-    elif resume and not output:
+    elif resume and not output and not ranks.restarted():
         raise AnytimeError("--resume needs the run's folder: --output FOLDER")
     asked |= given
-    images = load_data(asked["data"])
-    if "subset" in asked:
-        images = images.subset(asked["subset"], asked["seed"])
+    images = _data(asked)
+    recipe = asked.get("recipe") or recipe_for(images.name, streamed=not isinstance(images.train, anytime.Images))
+    if recipe not in RECIPES:
+        raise AnytimeError(f"unknown recipe {recipe!r}; there are: {', '.join(RECIPES)}")
     torch.manual_seed(asked["seed"])
-    net = anytime.create_model(asked["model"], num_classes=len(images.classes), in_channels=images.shape[0])
-    net.to(device)
-    folder = output or Path("runs") / "-".join(
-        [
-            images.name,
-            asked["model"],
-            asked["scheme"].replace(":", "-").replace(",", "-"),
-            f"seed{asked['seed']}",
-        ]
-    )
-    recipe = {name: asked[name] for name in ("epochs", "lr", "batch_size") if name in asked}
+    net = anytime.create_model(asked["model"], num_classes=len(images.classes), in_channels=images.shape[0]).to(device)
+    words = [images.name, asked["model"], asked["scheme"], f"seed{asked['seed']}"]
+    folder = output or Path("runs") / re.sub(r"[^\w.=-]+", "-", "-".join(words))
     try:
         result = fit(
             net,
             images,
             asked["scheme"],
-            recipe=RECIPES["digits"],
+            recipe=RECIPES[recipe],
             seed=asked["seed"],
             output=folder,
             resume=resume,
-            checkpoint_seconds=checkpoint_seconds,
             about={"asked": asked, "command": " ".join(["anytime", *sys.argv[1:]])},
-            **recipe,
+            **how,
+            **{name: asked[name] for name in ("epochs", "lr", "batch_size") if name in asked},
         )
     except KeyboardInterrupt:
-        print(f"\nstopped; go on with: anytime train --output {folder} --resume", file=sys.stderr)
+        if ranks.mine() == 0:
+            print(f"\nstopped; go on with: anytime train --output {folder} --resume", file=sys.stderr)
         raise
-    if result.curve is not None:
-        show(curve_table(result.curve, _last_weights(folder), title=_title(asked)))
-        _draw({asked["scheme"]: folder}, {asked["scheme"]: result.curve}, folder / "curve.png", _title(asked))
-    _say_where(folder)
+    if ranks.mine() == 0:
+        if result.curve is not None:
+            show(curve_table(result.curve, _last_weights(folder), title=_title(asked)))
+            _draw({asked["scheme"]: folder}, {asked["scheme"]: result.curve}, folder / "curve.png", _title(asked))
+        _draw_learning(result.history, folder / "learning.png", _title(asked))
+        _say_where(folder)
     return folder, result.curve
+
+
+def _data(asked: dict[str, Any]) -> Data:
+    """The data asked for; the first process decodes, the others find it done."""
+    if ranks.mine() > 0:
+        ranks.wait()
+    images = load_data(asked["data"], size=asked.get("size"), extra=asked.get("extra", False), show=ranks.mine() == 0)
+    if ranks.mine() == 0:
+        ranks.wait()
+    return images.subset(asked["subset"], asked["seed"]) if "subset" in asked else images
 
 
 @app.command("evaluate")
@@ -165,7 +195,7 @@ def evaluate_command(
     about = read_run(run)
     asked = about.get("asked", {})
     net = load(run).to(_device(device))
-    images = load_data(data or asked.get("data", "digits"))
+    images = load_data(data or asked.get("data", "digits"), size=asked.get("size"))
     _fits(run, net, images)
     only = anytime.create_scheme(asked.get("scheme", "const"), net.exits)
     curve = evaluate(net, images, only=getattr(only, "only", None))
@@ -277,7 +307,7 @@ def demo(
     folders, curves = {}, {}
     for scheme in ("const", "adaloss"):
         given = {"model": "resann-3-8", "data": "digits", "scheme": scheme, "epochs": epochs}
-        folders[scheme], curve = _run(given, output / scheme, True, 30, torch.device("cpu"))
+        folders[scheme], curve = _run(given, output / scheme, True, torch.device("cpu"))
         if curve is not None:
             curves[scheme] = curve
     picture = output / "curves.png"
@@ -318,11 +348,17 @@ def _draw(folders: dict[str, Path], curves: dict[str, Curve], path: Path, title:
         print(f"no plot: {error}", file=sys.stderr)
 
 
+def _draw_learning(history: list[dict[str, Any]], path: Path, title: str) -> None:
+    with suppress(anytime.MissingExtra):  # said already
+        plot_learning(history, path, title)
+
+
 _MEANINGS = {
     "model.safetensors": "the model; anytime.load(folder) reads it",
     "log.jsonl": "a line an epoch: every exit's loss, error, weight",
     "evaluation.json": "the table above",
     "curve.png": "error against cost",
+    "learning.png": "loss and error against epochs",
 }
 
 

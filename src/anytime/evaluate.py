@@ -2,16 +2,20 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from anytime import ranks
 from anytime.cost import Costs, costs
-from anytime.data import Data, Images
+from anytime.data import Data, Images, Take
 from anytime.errors import AnytimeError
 from anytime.network import AnytimeNetwork
+
+if TYPE_CHECKING:
+    from anytime.stream import Stream
 
 FRACTIONS = (0.25, 0.5, 0.75, 1.0)
 """The parts of the total cost at which the paper compares (Table a)."""
@@ -82,10 +86,11 @@ class Curve:
 def evaluate(
     net: AnytimeNetwork,
     data: Data,
-    images: Images | None = None,
+    images: "Images | Stream | None" = None,
     *,
     only: Iterable[int] | None = None,
     batch_size: int = 500,
+    shared: bool = False,
 ) -> Curve:
     """Error, loss and cost of every exit.
 
@@ -95,6 +100,7 @@ def evaluate(
         images: other images of the same kind instead, e.g. ``data.validation``.
         only: the exits to evaluate, if not all.
         batch_size: how many images at once.
+        shared: share the images out among the processes of a distributed run, all of which call this.
 
     Example:
         >>> import anytime
@@ -107,30 +113,37 @@ def evaluate(
     if images is None or not len(images):
         raise AnytimeError(f"data {data.name!r} has no test images: pass some as evaluate(net, data, images)")
     exits = list(range(net.exits)) if only is None else sorted({i % net.exits for i in only})
-    loss, error = measure(net, data, images, exits, batch_size)
+    loss, error = measure(net, data, images, exits, batch_size, shared)
     losses, errors = spread_out(loss, exits, net.exits), spread_out(error, exits, net.exits)
     return Curve(errors, losses, costs(net, torch.empty(1, *data.shape, device="meta")), len(images))
 
 
 @torch.inference_mode()
 def measure(
-    net: AnytimeNetwork, data: Data, images: Images, exits: list[int], batch_size: int = 500
+    net: AnytimeNetwork,
+    data: Data,
+    images: "Images | Stream",
+    exits: list[int],
+    batch_size: int = 500,
+    shared: bool = False,
 ) -> tuple[list[float], list[float]]:
-    """Mean loss and share of wrong answers of the given exits."""
+    """Mean loss and share of wrong answers of the given exits; ``shared``: among all ranks, each of which calls."""
     device = next(net.parameters()).device
     losses = torch.zeros(len(exits), dtype=torch.float64, device=device)
     wrong = torch.zeros(len(exits), dtype=torch.int64, device=device)
     was_training = net.training
     net.eval()
     try:
-        for start in range(0, len(images), batch_size):
-            batch = images[start : start + batch_size]
+        takes = [Take(indices) for indices in torch.arange(len(images)).split(batch_size)]
+        for batch in images.batches(takes[ranks.mine() :: ranks.count()] if shared else takes):
             labels = batch.labels.to(device)
             logits = torch.stack(net(data.normalise(batch.pixels.to(device)), exits))
             losses += exit_losses(logits, labels) * len(labels)
             wrong += wrong_answers(logits, labels)
     finally:
         net.train(was_training)
+    if shared:
+        ranks.total(losses, wrong)
     return (losses / len(images)).tolist(), (wrong.double() / len(images)).tolist()
 
 

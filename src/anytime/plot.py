@@ -1,12 +1,60 @@
 """Pictures: error against cost, weights against depth."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from anytime.errors import require
 from anytime.evaluate import Curve
 
 _COLOURS = ("#d1495b", "#00798c", "#edae49", "#30638e", "#6a4c93", "#4a7c59")  # told apart by most eyes
+
+
+def plot_learning(history: Sequence[Mapping[str, Any]], path: str | Path, title: str = "") -> Path:
+    """Draw the losses and errors of the first, middle and last exit against epochs.
+
+    Args:
+        history: what ``fit`` recorded, or the lines of ``log.jsonl``.
+        path: where to write the picture; its ending says the format.
+        title: above it.
+    """
+    plt = _pyplot()
+    figure, (top, bottom) = plt.subplots(2, 1, figsize=(7, 5.4), sharex=True, layout="constrained")
+    epochs = [record["epoch"] for record in history]
+    known = [i for i, loss in enumerate(history[-1]["train"]["losses"]) if loss is not None]
+    chosen = sorted({known[0], known[len(known) // 2], known[-1]})
+    for exit, colour in zip(chosen, _COLOURS, strict=False):
+        name = f"exit {exit + 1}"
+        style = {"color": colour, "marker": "." if len(epochs) < 30 else None}
+        top.plot(epochs, [r["train"]["losses"][exit] for r in history], label=name, **style)
+        for split, line in (("train", ":"), ("validation", "-")):
+            if all(split in record for record in history):
+                errors = [100 * record[split]["errors"][exit] for record in history]
+                bottom.plot(epochs, errors, line, label=f"{name}, {split}", **style)
+    top.set_ylabel("training loss (cross-entropy)")
+    bottom.set_ylabel("error (%)")
+    bottom.set_xlabel("epoch")
+    bottom.xaxis.get_major_locator().set_params(integer=True)
+    if title:
+        top.set_title(title, loc="left")
+    for axis in (top, bottom):
+        axis.set_ylim(bottom=0)
+        axis.grid(alpha=0.25)
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.legend(frameon=False, fontsize="small")
+    return _written(plt, figure, path)
+
+
+def _pyplot() -> Any:
+    require("matplotlib", "plot").use("Agg")
+    return require("matplotlib.pyplot", "plot")
+
+
+def _written(plt: Any, figure: Any, path: str | Path) -> Path:
+    path = Path(path)
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
+    return path
 
 
 def plot_curves(
@@ -23,8 +71,7 @@ def plot_curves(
         title: above it.
         weights: by the same names, a weight for each exit.
     """
-    plt = require("matplotlib.pyplot", "plot")
-    require("matplotlib", "plot").use("Agg")
+    plt = _pyplot()
     weights = weights or {}
     rows = 2 if weights else 1
     figure, axes = plt.subplots(
@@ -53,7 +100,4 @@ def plot_curves(
         axis.set_xlim(left=0)
     top.set_ylim(bottom=0)
     axes[-1][0].set_xlabel("cost up to the exit (million multiply-accumulates)")
-    path = Path(path)
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
-    return path
+    return _written(plt, figure, path)

@@ -3,18 +3,22 @@
 import importlib.util
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, TypeVar
+
+from torch import Tensor
 
 from anytime.errors import require
+
+T = TypeVar("T")
 
 
 class Progress(AbstractContextManager["Progress"], Protocol):
     """Told of every step and every epoch."""
 
-    def step(self, epoch: int, images: int, losses: list[float]) -> None:
-        """``images`` more have been trained on; ``losses`` are those of the exits seen lately."""
+    def step(self, epoch: int, images: int, losses: Tensor) -> None:
+        """``images`` more have been trained on; ``losses`` are those of the exits, wherever they are."""
 
     def epoch(self, record: dict[str, Any]) -> None:
         """An epoch has ended; ``record`` is its line of the log."""
@@ -41,7 +45,7 @@ class Silence(Progress):
     """Says nothing."""
 
     def __exit__(self, *_: object) -> None: ...
-    def step(self, epoch: int, images: int, losses: list[float]) -> None: ...  # noqa: D102
+    def step(self, epoch: int, images: int, losses: Tensor) -> None: ...  # noqa: D102
     def epoch(self, record: dict[str, Any]) -> None: ...  # noqa: D102
 
 
@@ -82,7 +86,7 @@ class Bar(Silence):
             rich.TimeRemainingColumn(),
             console=console,
         )
-        self.start, self.seen, self.drawn = time.monotonic(), 0, 0.0
+        self.start, self.seen, self.new, self.drawn = time.monotonic(), 0, 0, 0.0
         self.task = self.bar.add_task(
             title, total=epochs * images, completed=done, epoch=0, epochs=epochs, speed="", loss="…"
         )
@@ -92,15 +96,32 @@ class Bar(Silence):
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.bar.update(self.task, advance=self.new)
         self.bar.stop()
 
-    def step(self, epoch: int, images: int, losses: list[float]) -> None:
-        """Move the bar."""
+    def step(self, epoch: int, images: int, losses: Tensor) -> None:
+        """Move the bar, a few times a second: to look at the losses is to wait for the device."""
         self.seen += images
-        speed = self.seen / max(time.monotonic() - self.start, 1e-9)
-        self.bar.update(
-            self.task, advance=images, epoch=epoch, speed=f"{speed:,.0f} images/s", loss=spread(losses, ".3f")
-        )
+        self.new += images
+        now = time.monotonic()
+        if now - self.drawn < 0.2:
+            return
+        speed = f"{self.seen / max(now - self.start, 1e-9):,.0f} images/s"
+        loss = spread(losses.tolist(), ".3f")
+        self.bar.update(self.task, advance=self.new, epoch=epoch, speed=speed, loss=loss)
+        self.drawn, self.new = now, 0
+
+
+def counted(items: Iterable[T], total: int, title: str, show: bool = True) -> Iterator[T]:
+    """The items, with a bar while they come; elsewhere than in a terminal, a line at the start."""
+    if not show:
+        yield from items
+    elif sys.stderr.isatty() and importlib.util.find_spec("rich"):
+        console = require("rich.console", "cli").Console(stderr=True)
+        yield from require("rich.progress", "cli").track(items, title, total, console=console)
+    else:
+        print(f"{title}: {total:,}", file=sys.stderr, flush=True)
+        yield from items
 
 
 def spread(values: Sequence[float | None], form: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import torch
 
-from anytime.checkpoint import CHECKPOINT, load_checkpoint, save, save_checkpoint
+from anytime.checkpoint import save, save_checkpoint
 from anytime.data import Data
 from anytime.errors import AnytimeError
 from anytime.evaluate import Curve
@@ -96,17 +96,9 @@ class RunFolder:
                     "resume it as it was, or choose another --output"
                 )
 
-    def has_checkpoint(self) -> bool:
-        """Whether there is something to go on from."""
-        return (self.path / CHECKPOINT).is_file()
-
     def write_checkpoint(self, tensors: dict[str, dict[str, Any]], about: dict[str, Any]) -> None:
         """Replace the checkpoint."""
         save_checkpoint(self.path, tensors, about)
-
-    def read_checkpoint(self) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
-        """The last checkpoint."""
-        return load_checkpoint(self.path)
 
     def log(self, record: dict[str, Any]) -> None:
         """Append an epoch to ``log.jsonl``, and to TensorBoard's files where that is installed."""

@@ -1,22 +1,22 @@
 """The training loop: every exit at once, one objective, stopped and resumed without a trace."""
 
-import hashlib
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from anytime import augment
-from anytime.data import Data, Images
+from anytime import ranks
+from anytime.augment import mix
+from anytime.checkpoint import has_checkpoint, load_checkpoint
+from anytime.data import Data, Images, Take
 from anytime.errors import AnytimeError, NonFiniteLoss
 from anytime.evaluate import Curve, evaluate, exit_losses, measure, spread_out, wrong_answers
+from anytime.interrupt import stop_requested
 from anytime.network import AnytimeNetwork
 from anytime.progress import progress
 from anytime.recipe import RECIPES, Recipe
@@ -45,14 +45,20 @@ def fit(
     output: str | Path | None = None,
     resume: bool = False,
     checkpoint_seconds: float = 30,
+    accumulate: int = 1,
+    precision: str = "float32",
+    compiled: bool = False,
     show: bool = True,
     about: dict[str, Any] | None = None,
     **changes: Any,
 ) -> Fit:
     """Train all exits of a network together.
 
-    A seed makes the run repeatable bit for bit on one machine with the same number of threads: the order of
-    the images follows from the seed and the epoch alone, and the generators' state is part of a checkpoint.
+    A seed makes the run repeatable bit for bit on one machine with the same number of threads: the order of the images,
+    their augmentation and drop-out follow from seed, epoch and position alone.
+
+    Under ``torch.distributed`` every process calls this with the same arguments and trains on its part of each batch;
+    gradients, batch-norm statistics and losses are averaged over all, and the first process alone writes.
 
     Args:
         net: the network, on the device to train on. It is trained in place.
@@ -60,11 +66,15 @@ def fit(
         scheme: the objective: a weight scheme's name (see ``create_scheme``) or any callable from the losses (a tensor
             of L) to a scalar. One with an attribute ``only`` (``OnlyExit``) has only those exits computed.
         recipe: the numbers. Default: the paper's for CIFAR.
-        seed: of the order of the images and of drop-out. The caller's own generators are left alone.
+        seed: of the order of the images, their augmentation and drop-out. The caller's own generators are left alone.
         output: the run folder, for checkpoints, log and model. None: nothing is written.
         resume: go on from the folder's checkpoint if there is one. The result is bit for bit that of an
             uninterrupted run.
         checkpoint_seconds: at least so long between two checkpoints; 0 writes one after every step.
+        accumulate: cut each step's batch into so many parts, one after the other, for less memory. Each part is a call
+            of the scheme.
+        precision: ``float32``, or ``bfloat16`` or ``float16`` where the device gains from it.
+        compiled: let ``torch.compile`` fuse the network: slow to start, faster after.
         show: whether to show progress.
         about: more to write down in the run folder's ``run.json``.
         changes: single numbers of the recipe, e.g. ``epochs=10, lr=0.05``.
@@ -73,32 +83,30 @@ def fit(
         >>> import anytime
         >>> data = anytime.load_data("digits")
         >>> net = anytime.create_model("resann-1-8", in_channels=1)
-        >>> result = anytime.fit(net, data, "adaloss", epochs=2, show=False)
+        >>> result = anytime.fit(net, data, "adaloss", epochs=2, pad=1, flip=False, show=False)
         >>> [round(weight, 1) for weight in result.history[-1]["weights"]][-1]
         1.0
     """
     recipe = replace(recipe or RECIPES["cifar"], **changes)
+    device = next(net.parameters()).device
     if isinstance(scheme, str):
-        scheme = create_scheme(scheme, net.exits).to(next(net.parameters()).device)
-    training = Training(net, data, scheme, recipe, seed)
-    gpus = [training.device] if training.device.type == "cuda" else []
-    if output is None:
-        with torch.random.fork_rng(gpus):
-            training.begin()
-            training.run(None, checkpoint_seconds, show)
-        return Fit(training.history, training.test(), None)
-    with (
-        RunFolder(Path(output), training.facts(), resume, about or {}) as folder,
-        torch.random.fork_rng(gpus),
-    ):
-        training.begin()
-        if folder.has_checkpoint():
-            training.load(*folder.read_checkpoint())
-        training.history = folder.keep_epochs(training.epoch)
-        training.run(folder, checkpoint_seconds, show)
+        scheme = create_scheme(scheme, net.exits).to(device)
+    training = Training(net, data.to(device), scheme, recipe, seed, accumulate, precision, compiled)
+    first = ranks.mine() == 0
+    path = None if output is None else Path(output)
+    place = RunFolder(path, training.facts(), resume, about or {}) if path and first else nullcontext()
+    with place as folder, torch.random.fork_rng([device] if device.type == "cuda" else []):
+        ranks.wait()  # the first process has looked at the folder
+        if path and has_checkpoint(path):
+            training.load(*load_checkpoint(path))
+        if folder:
+            training.history = folder.keep_epochs(training.epoch)
+        training.run(folder, checkpoint_seconds, show and first)
         curve = training.test()
-        folder.finish(net, data, curve)
-    return Fit(training.history, curve, folder.path)
+        if folder:
+            folder.finish(net, data, curve)
+        ranks.wait()
+    return Fit(training.history, curve, path)
 
 
 @dataclass
@@ -110,34 +118,60 @@ class Training:
     scheme: Callable[[Tensor], Tensor]
     recipe: Recipe
     seed: int
+    accumulate: int = 1
+    precision: str = "float32"
+    compiled: bool = False
     epoch: int = 0
     position: int = 0
     """Steps done in this epoch."""
     history: list[dict[str, Any]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        if len(self.data.train) == 0:
-            raise AnytimeError(f"data {self.data.name!r} has no training images")
+        self.images = len(self.data.train)
         self.device = next(self.net.parameters()).device
         self.only: list[int] | None = getattr(self.scheme, "only", None)
         self.exits = list(range(self.net.exits)) if self.only is None else self.only
-        self.steps = -(-len(self.data.train) // self.recipe.batch_size)
-        self.named = {f"net.{name}": parameter for name, parameter in self.net.named_parameters()}
-        learned = {}
-        if isinstance(self.scheme, nn.Module):
-            learned = {f"scheme.{name}": parameter for name, parameter in self.scheme.named_parameters()}
+        self.steps = -(-self.images // self.recipe.batch_size)
+        self.check()
+        self.forward: Callable[..., list[Tensor]] = torch.compile(self.net) if self.compiled else self.net
+        self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.precision == "float16")
+        learned = self.scheme.named_parameters() if isinstance(self.scheme, nn.Module) else ()
+        weights = dict(self.net.named_parameters(prefix="net"))
+        balance = {f"scheme.{name}": parameter for name, parameter in learned}
+        self.named = weights | balance
         groups = [
-            {"params": list(self.named.values()), "weight_decay": self.recipe.weight_decay},
-            {"params": list(learned.values()), "weight_decay": 0.0},
+            {"params": list(weights.values()), "weight_decay": self.recipe.weight_decay},
+            {"params": list(balance.values()), "weight_decay": 0.0},
         ]
-        self.named |= learned
         self.optimizer = torch.optim.SGD(
-            [group for group in groups if group["params"]], lr=self.recipe.lr, momentum=self.recipe.momentum
+            [group for group in groups if group["params"]],
+            lr=self.recipe.lr,
+            momentum=self.recipe.momentum,
+            fused=True,
         )
         # Batch norm moves its averages in the forward pass, before the losses are known: kept, to be put back.
         self.buffers = list(self.net.buffers())
         self.buffers_before = [buffer.clone() for buffer in self.buffers]
+        self.bad = torch.zeros((), dtype=torch.bool, device=self.device)
+        self.bad_step = torch.zeros((), dtype=torch.int64, device=self.device)
+        self.bad_losses = torch.zeros(len(self.exits), device=self.device)
+        self.stop, self.stopping = False, lambda: False
         self.clear_sums()
+
+    def check(self) -> None:
+        """Refuse what cannot be trained."""
+        if self.images == 0:
+            raise AnytimeError(f"data {self.data.name!r} has no training images")
+        if self.accumulate < 1:
+            raise AnytimeError(f"accumulate={self.accumulate}: it is a whole number from 1")
+        if self.precision not in ("float32", "bfloat16", "float16"):
+            raise AnytimeError(f"precision={self.precision!r}: it is float32, bfloat16 or float16")
+        parts = ranks.count() * self.accumulate
+        if self.images // self.steps < parts:
+            raise AnytimeError(
+                f"a batch of {self.images // self.steps} images cannot be cut into {parts} parts ({ranks.count()} "
+                f"processes, accumulate {self.accumulate}): use a batch size of at least {parts}"
+            )
 
     def clear_sums(self) -> None:
         """Begin an epoch's account: summed losses and wrong answers of each exit, and the time it has taken."""
@@ -145,25 +179,21 @@ class Training:
         self.wrong = torch.zeros(len(self.exits), dtype=torch.int64, device=self.device)
         self.seconds = 0.0
 
-    def begin(self) -> None:
-        """Seed the global generators, which drop-out and the like draw from."""
-        torch.manual_seed(self.seed)
-
     def run(self, folder: RunFolder | None, checkpoint_seconds: float, show: bool) -> None:
         """Train from where it stands to the end of the last epoch."""
-        images = len(self.data.train)
-        done = self.epoch * images + images * self.position // self.steps
+        done = self.epoch * self.images + self.images * self.position // self.steps
         title = (self.net.config or {}).get("model") or type(self.net).__name__
         title = f"{title} {getattr(self.scheme, '_get_name', lambda: 'training')()}"
         saved = time.monotonic()
-        with stop_requested() as stopping, progress(title, self.recipe.epochs, images, done, show) as bar:
+        with stop_requested() as requested, progress(title, self.recipe.epochs, self.images, done, show) as bar:
+            self.stopping = requested.is_set
             while self.epoch < self.recipe.epochs:
                 for losses, count in self.epoch_steps():
-                    bar.step(self.epoch + 1, count, losses.tolist())
-                    if folder and (stopping.is_set() or time.monotonic() - saved >= checkpoint_seconds):
+                    bar.step(self.epoch + 1, count, losses)
+                    if folder and (self.stop or time.monotonic() - saved >= checkpoint_seconds):
                         folder.write_checkpoint(*self.state())
                         saved = time.monotonic()
-                    if stopping.is_set():
+                    if self.stop:
                         raise KeyboardInterrupt
                 record = self.end_epoch()
                 self.history.append(record)
@@ -177,73 +207,117 @@ class Training:
         """Do the rest of this epoch's steps; yields the losses and the number of images of each."""
         for group in self.optimizer.param_groups:
             group["lr"] = self.recipe.lr_at(self.epoch)
-        order = torch.randperm(
-            len(self.data.train), generator=torch.Generator().manual_seed(_mix(self.seed, self.epoch, -1))
-        )
+        takes = self.takes()
+        batches = self.data.train.batches((part for step in takes for part in step), self.recipe)
         self.net.train()
-        batches = order.tensor_split(self.steps)  # equal steps: no tiny batch at the end to upset batch norm
-        while self.position < self.steps:
+        for step in takes:
             start = time.perf_counter()
-            losses = self.step(self.augmented(self.data.train[batches[self.position]]))
+            losses = self.step([next(batches) for _ in step], step[0].total)
             self.position += 1
             self.seconds += time.perf_counter() - start
-            yield losses, len(batches[self.position - 1])
+            yield losses, step[0].total
 
-    def augmented(self, batch: Images) -> Images:
-        """A batch as this epoch and position see it, whatever was drawn before."""
-        pixels, draw = batch.pixels, torch.Generator().manual_seed(_mix(self.seed, self.epoch, self.position))
-        if self.recipe.pad:
-            pixels = augment.pad_crop(pixels, self.recipe.pad, draw)
-        if self.recipe.flip:
-            pixels = augment.flip(pixels, draw)
-        return Images(pixels, batch.labels)
+    def takes(self) -> list[list[Take]]:
+        """What is left of this epoch: for each step, this process's parts of its batch."""
+        draw = torch.Generator().manual_seed(mix(self.seed, self.epoch, -1))
+        order = torch.randperm(self.images, generator=draw)
+        result = []
+        # Equal steps: no tiny batch at the end to upset batch norm.
+        for position, batch in list(enumerate(order.tensor_split(self.steps)))[self.position :]:
+            places = torch.arange(len(batch)).tensor_split(ranks.count())[ranks.mine()].tensor_split(self.accumulate)
+            seed = mix(self.seed, self.epoch, position)
+            result.append([Take(batch[p], seed, int(p[0]), len(batch)) for p in places])
+        return result
 
-    def step(self, batch: Images) -> Tensor:
-        """One update; the losses of the exits that were computed."""
-        labels = batch.labels.to(self.device)
-        _copy(self.buffers, self.buffers_before)
-        logits = torch.stack(self.net(self.data.normalise(batch.pixels.to(self.device)), self.only))
-        losses = exit_losses(logits, labels)
-        observed = losses.detach()
-        if not observed.isfinite().all():
-            self.refuse(observed)
-        if self.only is not None:  # a scheme sees one loss an exit; those it does not want are zeros without a graph
-            losses = losses.new_zeros(self.net.exits).index_copy(0, torch.tensor(self.only, device=self.device), losses)
+    def step(self, parts: list[Images], total: int) -> Tensor:
+        """One update from this process's parts of a batch of ``total``; the losses of the exits computed."""
+        torch.manual_seed(mix(self.seed, self.epoch, self.position, ranks.mine()))  # what drop-out draws from
+        for kept, buffer in zip(self.buffers_before, self.buffers, strict=True):
+            kept.copy_(torch.where(self.bad, kept, buffer))
         self.optimizer.zero_grad()
-        self.scheme(losses).backward()
-        self.optimizer.step()
-        self.loss_sums += observed * len(labels)
-        self.wrong += wrong_answers(logits.detach(), labels)
-        return observed
+        sums = torch.zeros(2, len(self.exits), device=self.device)
+        for batch in parts:
+            # Parts may differ by an image: each counts as many as it has, so that the average over all is the batch's.
+            sums += self.backward(batch, len(batch) * ranks.count() * self.accumulate / total)
+        self.exchange(sums)
+        losses = sums[0] / total
+        self.look_out(losses)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.loss_sums += sums[0]
+        self.wrong += sums[1].long()
+        return losses
 
-    def refuse(self, losses: Tensor) -> None:
-        """Stop before a loss that is no number reaches the averages or the network."""
-        _copy(self.buffers_before, self.buffers)
-        first = int((~losses.isfinite()).nonzero()[0])
-        exit = self.exits[first]
+    def backward(self, batch: Images, share: float) -> Tensor:
+        """Add the gradients of one part of a batch; the sums of its losses and the numbers of its wrong answers."""
+        labels = batch.labels.to(self.device, non_blocking=True)
+        x = self.data.normalise(batch.pixels.to(self.device, non_blocking=True))
+        with torch.autocast(self.device.type, getattr(torch, self.precision), enabled=self.precision != "float32"):
+            logits = torch.stack(self.forward(x, self.only)).float()
+        losses = exit_losses(logits, labels)
+        # One loss that is no number makes all so: then no average moves.
+        weighed = torch.where(losses.isfinite().all(), losses * share, torch.nan)
+        if self.only is not None:  # a scheme sees one loss an exit; those it does not want are zeros without a graph
+            where = torch.tensor(self.only, device=self.device)
+            weighed = losses.new_zeros(self.net.exits).index_copy(0, where, weighed)
+        self.scaler.scale(self.scheme(weighed) / self.accumulate).backward()
+        return torch.stack([losses.detach() * len(labels), wrong_answers(logits.detach(), labels)])
+
+    def exchange(self, sums: Tensor) -> None:
+        """Average gradients and batch-norm statistics over all processes, add up sums; stop together if one will."""
+        self.stop = self.stopping()
+        if ranks.count() == 1:
+            return
+        wishes = torch.tensor([float(self.stop)], device=self.device)
+        gradients = [p.grad for p in self.named.values() if p.grad is not None]
+        ranks.average([*gradients, *(b for b in self.buffers if b.is_floating_point()), sums, wishes])
+        sums *= ranks.count()
+        self.stop = wishes.item() > 0
+
+    def look_out(self, losses: Tensor) -> None:
+        """Stop before a loss that is no number reaches the network.
+
+        A processor's losses are looked at before the update. To ask an accelerator is to wait for it: there the
+        optimiser is told on the device to change nothing any more, and the question is put now and then.
+        """
+        new = ~losses.isfinite().all() & ~self.bad
+        self.bad_losses = torch.where(new, losses, self.bad_losses)
+        self.bad_step = torch.where(new, self.epoch * self.steps + self.position, self.bad_step)
+        self.bad = self.bad | new
+        if self.device.type == "cpu" or self.position % 50 == 49 or self.position == self.steps - 1:
+            if self.bad:
+                self.refuse()
+        else:
+            self.optimizer.found_inf = self.bad.float()  # type: ignore[attr-defined]
+
+    def refuse(self) -> None:
+        """Put batch norm's statistics back and say what happened."""
+        for kept, buffer in zip(self.buffers_before, self.buffers, strict=True):
+            buffer.copy_(kept)
+        first = int((~self.bad_losses.isfinite()).nonzero()[0])
+        exit, step = self.exits[first], int(self.bad_step)
         raise NonFiniteLoss(
-            f"the loss of exit {exit + 1} of {self.net.exits} (index {exit}) is {losses[first].item()} at step "
-            f"{self.epoch * self.steps + self.position + 1} (epoch {self.epoch + 1}, step {self.position + 1} of "
-            f"{self.steps}); the step was not taken: network and averages are as before it. "
+            f"the loss of exit {exit + 1} of {self.net.exits} (index {exit}) is {self.bad_losses[first].item()} "
+            f"at step {step + 1} (epoch {step // self.steps + 1}, step {step % self.steps + 1} of {self.steps}); "
+            "the step was not taken: network and averages are as before it. "
             f"Try a lower learning rate than {self.recipe.lr_at(self.epoch):g}"
         )
 
     def end_epoch(self) -> dict[str, Any]:
         """Close the account of an epoch: its line of the log."""
-        n = len(self.data.train)
         record: dict[str, Any] = {
             "epoch": self.epoch + 1,
             "lr": self.recipe.lr_at(self.epoch),
-            "images_per_second": n / max(self.seconds, 1e-9),
+            "images_per_second": self.images / max(self.seconds, 1e-9),
             "seconds": self.seconds,
             "train": {
-                "losses": self.by_exit((self.loss_sums / n).tolist()),
-                "errors": self.by_exit((self.wrong.double() / n).tolist()),
+                "losses": self.by_exit((self.loss_sums / self.images).tolist()),
+                "errors": self.by_exit((self.wrong.double() / self.images).tolist()),
             },
             "weights": _weights(self.scheme),
         }
         if self.data.validation is not None:
-            losses, errors = measure(self.net, self.data, self.data.validation, self.exits)
+            losses, errors = measure(self.net, self.data, self.data.validation, self.exits, shared=True)
             record["validation"] = {"losses": self.by_exit(losses), "errors": self.by_exit(errors)}
         self.epoch, self.position = self.epoch + 1, 0
         self.clear_sums()
@@ -255,7 +329,7 @@ class Training:
 
     def test(self) -> Curve | None:
         """The curve that results are reported on."""
-        return evaluate(self.net, self.data, only=self.only) if self.data.test is not None else None
+        return evaluate(self.net, self.data, only=self.only, shared=True) if self.data.test is not None else None
 
     def facts(self) -> dict[str, Any]:
         """What must be the same for a checkpoint to be continued."""
@@ -263,23 +337,24 @@ class Training:
             "model": self.net.config or {"model": type(self.net).__name__},
             "data": {"name": self.data.name, "images": len(self.data.train)},
             "scheme": str(self.scheme) if isinstance(self.scheme, nn.Module) else type(self.scheme).__name__,
-            "recipe": {**vars(self.recipe), "drops": list(self.recipe.drops)},
+            "recipe": {**asdict(self.recipe), "drops": list(self.recipe.drops)},
             "seed": self.seed,
         }
 
     def state(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
-        """Everything that changes: groups of named tensors, and the rest."""
+        """Everything that changes: groups of named tensors, and the rest.
+
+        Random numbers follow from seed, epoch and position, so no generator has a state to keep.
+        """
         momentum = {name: self.optimizer.state[p].get("momentum_buffer") for name, p in self.named.items()}
         tensors: dict[str, dict[str, Tensor]] = {
             "net": self.net.state_dict(),
             "scheme": self.scheme.state_dict() if isinstance(self.scheme, nn.Module) else {},
             "momentum": {name: buffer for name, buffer in momentum.items() if buffer is not None},
             "sums": {"losses": self.loss_sums, "wrong": self.wrong},
-            "random": {"cpu": torch.get_rng_state()},
         }
-        if self.device.type == "cuda":
-            tensors["random"]["cuda"] = torch.cuda.get_rng_state(self.device)
-        return tensors, {"epoch": self.epoch, "position": self.position, "seconds": self.seconds}
+        scaler = self.scaler.state_dict()
+        return tensors, {"epoch": self.epoch, "position": self.position, "seconds": self.seconds, "scaler": scaler}
 
     def load(self, tensors: dict[str, dict[str, Tensor]], about: dict[str, Any]) -> None:
         """Stand where ``state`` was taken."""
@@ -292,46 +367,10 @@ class Training:
             self.optimizer.state[parameter]["momentum_buffer"] = torch.empty_like(parameter).copy_(buffer)
         self.loss_sums.copy_(tensors["sums"]["losses"])
         self.wrong.copy_(tensors["sums"]["wrong"])
-        torch.set_rng_state(tensors["random"]["cpu"])
-        if "cuda" in tensors["random"] and self.device.type == "cuda":
-            torch.cuda.set_rng_state(tensors["random"]["cuda"], self.device)
+        self.scaler.load_state_dict(about["scaler"])
         self.epoch, self.position, self.seconds = about["epoch"], about["position"], about["seconds"]
-
-
-def _copy(source: list[Tensor], target: list[Tensor]) -> None:
-    for one, other in zip(source, target, strict=True):
-        other.copy_(one)
-
-
-def _mix(*numbers: int) -> int:
-    """A generator's seed from a run's seed, epoch and position, unlike that of any others."""
-    return int.from_bytes(hashlib.blake2b(repr(numbers).encode(), digest_size=8).digest()) >> 1
 
 
 def _weights(scheme: Callable[[Tensor], Tensor]) -> list[float] | None:
     weights = getattr(scheme, "weights", None)
     return weights.tolist() if isinstance(weights, Tensor) else None
-
-
-@contextmanager
-def stop_requested() -> Iterator[threading.Event]:
-    """Set by Ctrl-C or a polite kill, so that a run ends between two steps; a second one ends it at once."""
-    event = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield event
-        return
-    before: dict[int, Any] = {
-        number: signal.getsignal(number) or signal.SIG_DFL for number in (signal.SIGINT, signal.SIGTERM)
-    }
-
-    def request(number: int, _frame: object) -> None:
-        event.set()
-        signal.signal(number, before[number])
-
-    for number in before:
-        signal.signal(number, request)
-    try:
-        yield event
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -14,19 +14,16 @@ import re
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
+from anytime import ranks
 from anytime.errors import AnytimeError
 
 
 def _mean_over_ranks(losses: Tensor) -> Tensor:
     """The losses without their graph, averaged over all processes of the default group."""
-    losses = losses.detach()
-    if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
-        losses = losses.clone()
-        dist.all_reduce(losses)
-        losses /= dist.get_world_size()
+    losses = losses.detach().clone()
+    ranks.average([losses])
     return losses
 
 
@@ -219,7 +216,7 @@ class AdaLoss(WeightScheme):
         moved = losses.lerp(self.average, self.momentum)
         moved = torch.where(self.average.isnan(), losses, moved)
         self.average.copy_(torch.where(losses.isfinite(), moved, self.average))
-        self.calls += 1
+        self.calls += losses.isfinite().any()  # a call without a single number does not count
         due = self.calls % self.update_every == 0  # a tensor: no device is asked to wait
         self.weights.copy_(torch.where(due, self._balanced(), self.weights))
 

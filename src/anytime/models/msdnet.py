@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from anytime.errors import AnytimeError
 from anytime.models.exits import join_stages, place_exits
-from anytime.models.layers import ConvBNReLU, Stem, check_counts, initialise
+from anytime.models.layers import ConvBNReLU, Stem, check_counts, initialise, pool
 from anytime.network import AnytimeNetwork
 
 _CIFAR = {"scales": 3, "growth": 6, "channels": 16}
@@ -138,7 +138,7 @@ class ScaleHead(nn.Module):
 
     def forward(self, scales: list[Tensor]) -> Tensor:
         """Logits."""
-        return self.fc(self.convs(scales[-1]).mean((2, 3)))
+        return self.fc(pool(self.convs(scales[-1])))
 
 
 class MSDNet(AnytimeNetwork):
