@@ -52,34 +52,34 @@ def test_wrong_data_is_told_what_is_right(make, says):
 
 @given(st.integers(1, 6), st.integers(1, 3), st.integers(1, 4), st.data())
 def test_pad_crop_cuts_out_where_it_was_told(n, channels, pad, data):
-    pixels = torch.randint(1, 256, (n, channels, 5, 6), dtype=torch.uint8)
+    pixels = torch.randint(1, 256, (n, 5, 6, channels), dtype=torch.uint8)
     down, right = (torch.tensor(data.draw(st.lists(st.floats(0, 0.999), min_size=n, max_size=n))) for _ in range(2))
     cropped = augment.pad_crop(pixels, pad, down, right)
-    padded = torch.nn.functional.pad(pixels, (pad,) * 4)
+    padded = torch.nn.functional.pad(pixels, (0, 0, *(pad,) * 4))
     for image, result, y, x in zip(padded, cropped, down, right, strict=True):
         top, left = int(y * (2 * pad + 1)), int(x * (2 * pad + 1))
-        assert torch.equal(result, image[:, top : top + 5, left : left + 6])
+        assert torch.equal(result, image[top : top + 5, left : left + 6])
 
 
 def test_flip_mirrors_where_the_coin_says():
-    pixels = torch.randint(256, (4, 3, 5, 6), dtype=torch.uint8)
+    pixels = torch.randint(256, (4, 5, 6, 3), dtype=torch.uint8)
     flipped = augment.flip(pixels, torch.tensor([0.1, 0.6, 0.49, 0.5]))
-    assert torch.equal(flipped[[0, 2]], pixels[[0, 2]].flip(-1))
+    assert torch.equal(flipped[[0, 2]], pixels[[0, 2]].flip(2))
     assert torch.equal(flipped[[1, 3]], pixels[[1, 3]])
 
 
 def test_blur_is_gaussian_and_each_image_has_its_own():
-    pixels = torch.zeros(3, 1, 9, 9, dtype=torch.uint8)
-    pixels[:, :, 4, 4] = 255
-    blurred = augment.blur(pixels, 1.0, torch.tensor([0.0, 0.5, 1.0])).squeeze(1).float()
-    assert torch.equal(blurred[0], pixels[0, 0].float())
+    pixels = torch.zeros(3, 9, 9, 1, dtype=torch.uint8)
+    pixels[:, 4, 4] = 255
+    blurred = augment.blur(pixels, 1.0, torch.tensor([0.0, 0.5, 1.0])).squeeze(-1).float()
+    assert torch.equal(blurred[0], pixels[0, ..., 0].float())
     middles = blurred[:, 4, 4]
     assert middles[0] > middles[1] > middles[2]
     offsets = torch.arange(-2, 3).square()
     kernel = torch.exp(-offsets / 2)
     kernel /= kernel.sum()
     assert torch.allclose(blurred[2, 2:7, 2:7], (255 * kernel[:, None] * kernel).round(), atol=1)
-    flat = torch.full((1, 3, 8, 8), 77, dtype=torch.uint8)
+    flat = torch.full((1, 8, 8, 3), 77, dtype=torch.uint8)
     assert torch.equal(augment.blur(flat, 1.0, torch.tensor([0.9])), flat)
 
 

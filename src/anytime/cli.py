@@ -16,6 +16,7 @@ from anytime.data import Data, load_data
 from anytime.errors import AnytimeError, require
 from anytime.evaluate import FRACTIONS, Curve, evaluate
 from anytime.files import read_json
+from anytime.memory import keep_freed_memory
 from anytime.network import AnytimeNetwork
 from anytime.plot import plot_curves, plot_learning
 from anytime.recipe import RECIPES, recipe_for
@@ -40,6 +41,7 @@ SCHEMES = (
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
+    pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
     help="Anytime neural networks: train every exit, know what each costs, stop whenever.\n\n"
     "First steps: **anytime demo**",
@@ -111,6 +113,7 @@ def train(
         "precision": precision,
         "compiled": compiled,
     }
+    keep_freed_memory()
     try:
         own = ranks.begin()
         _run(given, output, resume or ranks.restarted(), own or _device(device), **how)

@@ -5,6 +5,7 @@ import os
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed import PrefixStore, rendezvous  # pyright: ignore[reportPrivateImportUsage]
 
 
 def count() -> int:
@@ -25,13 +26,20 @@ def begin() -> torch.device | None:
     device = torch.device(accelerator.type, int(os.environ["LOCAL_RANK"])) if accelerator else torch.device("cpu")
     if accelerator:
         torch.accelerator.set_device_index(device)
-    dist.init_process_group(dist.get_default_backend_for_device(device))
+    store, rank, size = next(rendezvous("env://"))
+    # What a run before a restart left in the store would send this one to processes that are no more.
+    store = PrefixStore(f"attempt {_restarts()}", store)
+    dist.init_process_group(dist.get_default_backend_for_device(device), store=store, rank=rank, world_size=size)
     return device
 
 
 def restarted() -> bool:
     """Whether torchrun started this process again after a failure."""
-    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+    return _restarts() > 0
+
+
+def _restarts() -> int:
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
 
 def wait() -> None:

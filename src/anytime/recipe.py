@@ -54,6 +54,7 @@ class Recipe:
 
     def augment(self, pixels: Tensor, seed: int, first: int, total: int) -> Tensor:
         """Change training images at random: those from ``first`` on of a batch of ``total``, whose seed this is."""
+        pixels = pixels.movedim(1, -1)
         draws = torch.rand(4, total, generator=torch.Generator().manual_seed(seed))[:, first : first + len(pixels)]
         if self.pad:
             pixels = augment.pad_crop(pixels, self.pad, draws[0], draws[1])
@@ -61,7 +62,7 @@ class Recipe:
             pixels = augment.flip(pixels, draws[2])
         if self.blur:
             pixels = augment.blur(pixels, self.blur, draws[3])
-        return pixels
+        return pixels.movedim(-1, 1)
 
 
 RECIPES = {
