@@ -154,6 +154,56 @@ def test_a_loss_that_is_no_number_stops_before_the_update(data, tmp_path):
     assert read_tensors(tmp_path / "run/checkpoint.safetensors")[1]["position"] == 1
 
 
+def test_where_looking_is_dear_nothing_changes_until_it_is_done(data, monkeypatch):
+    """As on an accelerator: the losses are looked at now and then, and from the bad step on nothing has changed."""
+    net = small()
+    net.heads[1] = Fails(net.heads[1], after=5)
+    scheme, seen = anytime.AdaLoss(3), []
+    original = anytime.train.Training.__post_init__
+
+    def rarely(self):
+        original(self)
+        self.look_every = 50
+
+    def remember(*_):
+        state = [*net.named_parameters(), *net.named_buffers(), *scheme.state_dict().items()]
+        seen.append({name: value.detach().clone() for name, value in state})
+
+    monkeypatch.setattr(anytime.train.Training, "__post_init__", rarely)
+    net.register_forward_pre_hook(remember)
+    with pytest.raises(anytime.NonFiniteLoss, match=r"exit 2 of 3 .* at step 6 "):
+        train(net, data, scheme, batch_size=10)
+    assert len(seen) == 10, "it went on to the end of the epoch"
+    for name, value in [*net.named_parameters(), *net.named_buffers(), *scheme.state_dict().items()]:
+        assert torch.equal(value, seen[5][name]), name
+
+
+def test_parts_of_a_batch_add_up(data):
+    """Without batch norm, a batch in three parts gives the gradients of the whole."""
+
+    def build():
+        torch.manual_seed(1)
+        stages = [
+            nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.Tanh()),
+            nn.Sequential(nn.Linear(16, 16), nn.Tanh()),
+        ]
+        return anytime.AnytimeNetwork(stages, [nn.Linear(16, 10), nn.Linear(16, 10)])
+
+    whole, parts = build(), build()
+    one = train(whole, data, "const", batch_size=25)
+    two = train(parts, data, "const", batch_size=25, accumulate=3)
+    for a, b in zip(whole.parameters(), parts.parameters(), strict=True):
+        assert torch.allclose(a, b, atol=1e-5)
+    assert one.history[-1]["train"]["losses"] == pytest.approx(two.history[-1]["train"]["losses"], abs=1e-5)
+
+
+def test_impossible_trainings_are_refused(data):
+    with pytest.raises(anytime.AnytimeError, match="batch size of at least 200"):
+        train(small(), data, accumulate=200)
+    with pytest.raises(anytime.AnytimeError, match="float32, bfloat16 or float16"):
+        train(small(), data, precision="int8")
+
+
 def test_a_run_folder_is_not_mixed_up(data, tmp_path):
     train(small(), data, output=tmp_path / "run", epochs=1)
     with pytest.raises(anytime.AnytimeError, match="holds a run already: add --resume"):

@@ -71,7 +71,7 @@ class Table(Encoded):
         if len(wrong):
             row = int(wrong[0])
             raise AnytimeError(
-                f"{name}, row {row}: label {int(labels[row])}, but there are classes 0 to {len(classes) - 1}"
+                f"{name}, row {row}: label {int(labels[row])}, but the classes are 0 to {len(classes) - 1}"
             )
         self.column, self.name = table.column(image), name
 

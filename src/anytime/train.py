@@ -155,6 +155,7 @@ class Training:
         self.bad = torch.zeros((), dtype=torch.bool, device=self.device)
         self.bad_step = torch.zeros((), dtype=torch.int64, device=self.device)
         self.bad_losses = torch.zeros(len(self.exits), device=self.device)
+        self.look_every = 1 if self.device.type == "cpu" else 50
         self.stop, self.stopping = False, lambda: False
         self.clear_sums()
 
@@ -284,7 +285,7 @@ class Training:
         self.bad_losses = torch.where(new, losses, self.bad_losses)
         self.bad_step = torch.where(new, self.epoch * self.steps + self.position, self.bad_step)
         self.bad = self.bad | new
-        if self.device.type == "cpu" or self.position % 50 == 49 or self.position == self.steps - 1:
+        if (self.position + 1) % self.look_every == 0 or self.position == self.steps - 1:
             if self.bad:
                 self.refuse()
         else:
