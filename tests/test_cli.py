@@ -3,9 +3,11 @@ import subprocess
 import sys
 
 import pytest
+import shared_data as images
 
 import anytime
 from anytime import cli
+from anytime.files import read_tensors, write_tensors
 
 
 @pytest.fixture
@@ -68,6 +70,36 @@ def test_resume_takes_the_rest_from_the_run(run):
     assert "was started with model" in err
 
 
+def test_resume_remembers_how(run, tmp_path):
+    run(f"{TRAIN} --output whole --accumulate 2")
+    run(f"{TRAIN} --output part --accumulate 2")
+    assert json.loads((tmp_path / "part/run.json").read_text())["asked"]["accumulate"] == 2
+    code, _, err = run("train --output part --resume --accumulate 3")
+    assert code == 2
+    assert "was started with accumulate 2, not 3" in err
+    code, _, err = run("train --output part --resume --seed 0")
+    assert code == 0, err
+
+
+def test_evaluation_normalises_as_training_did(run, tmp_path):
+    images.write_hub_folder(tmp_path / "svhn", n=60)
+    images.write_parquet(tmp_path / "svhn/extra.parquet", images.some_pixels(200, seed=9) // 4, [0, 1] * 100)
+    code, _, err = run("train --model resann-1-4 --data svhn --extra --epochs 1 --output a")
+    assert code == 0, err
+    trained = json.loads((tmp_path / "a/evaluation.json").read_text())
+    assert json.loads(run("evaluate a --json")[1])["losses"] == trained["losses"]
+
+
+def test_a_run_does_not_change_its_images(run, tmp_path):
+    for name, seed in (("one", 1), ("two", 2)):
+        images.write_parquet(tmp_path / name / "d/train.parquet", images.some_pixels(60, seed), [0, 1, 2] * 20)
+        images.write_parquet(tmp_path / name / "d/test.parquet", images.some_pixels(9), [0, 1, 2] * 3)
+    run("train --model resann-1-4 --data one/d --epochs 1 --output a")
+    code, _, err = run("train --output a --resume --data two/d")
+    assert code == 2
+    assert "was started with data" in err
+
+
 def test_profile(run):
     code, out, _ = run("profile resann-1-4 --size 8 --channels 1 --repeats 3")
     assert code == 0
@@ -106,6 +138,21 @@ def test_help_teaches_with_an_example(run):
         ("train --subset 100000", "1 to 1097"),
         ("train --device tpu9", "--device cpu always can"),
         ("train --resume", "--output FOLDER"),
+        ("train --seed -1", "from 0 and below 2^63"),
+        ("train --seed 99999999999999999999999", "2^63"),
+        ("train --device meta", "--device cpu always can"),
+        ("train --scheme adaloss:gamma=nan", "key=number"),
+        ("train --scheme opt:exit=1", "opt-3 is the third exit"),
+        ("train --checkpoint-seconds -1", "0 or a positive number"),
+        ("train --precision int8", "float32, bfloat16 or float16"),
+        ("train --recipe mine", "unknown recipe"),
+        ("train --extra", "leave --size and --extra out"),
+        ("train --model msdnet38 --output new", "at least 32"),
+        ("train --output mixed --resume", "the checkpoint is damaged or of another run"),
+        ("evaluate damaged", "does not say what the model was trained on"),
+        ("evaluate done --opt done", "train it with --scheme opt-I"),
+        ("profile resann-1-4 --threads 0", "whole number from 1"),
+        ("profile resann-1-4 --size 100000000", "out of memory"),
         ("train --output thesis", "is not empty and holds no run"),
         ("train --output file", "is a file"),
         ("train --output done", "add --resume"),
@@ -126,7 +173,7 @@ def test_bad_input_is_one_clear_line(run, tmp_path, finished, line, says):
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis/thesis.tex").write_text("precious")
     (tmp_path / "file").write_text("precious")
-    for name in ("done", "unfinished", "truncated", "other-model"):
+    for name in ("done", "unfinished", "truncated", "other-model", "mixed", "damaged"):
         (tmp_path / name).mkdir()
         for path in finished.iterdir():
             if path.is_file():
@@ -136,6 +183,11 @@ def test_bad_input_is_one_clear_line(run, tmp_path, finished, line, says):
     weights.write_bytes(weights.read_bytes()[:5000])
     anytime.save(anytime.create_model("resann-2-4"), tmp_path / "other")
     (tmp_path / "other/model.safetensors").replace(tmp_path / "other-model/model.safetensors")
+    (tmp_path / "damaged/config.json").write_text('{"model": "resann-1-4", "in_channels": 1, "about": {"x": 1}}')
+    tensors, about = read_tensors(tmp_path / "mixed/checkpoint.safetensors")
+    write_tensors(
+        tmp_path / "mixed/checkpoint.safetensors", {k: v for k, v in tensors.items() if "sums" not in k}, about
+    )
     before = snapshot(tmp_path)
     code, _, err = run(line)
     assert code == 2
@@ -152,9 +204,11 @@ def snapshot(folder):
 def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("finished") / "run"
     data = anytime.load_data("digits").subset(60)
-    net = anytime.create_model("resann-1-4", in_channels=1)
+    net = anytime.create_model("resann-1-4", num_classes=10, in_channels=1)
     about = {"asked": {"model": "resann-1-4", "data": "digits", "scheme": "adaloss", "subset": 60, "seed": 0}}
-    anytime.fit(net, data, epochs=1, output=folder, about=about, show=False)
+    recipe = anytime.recipe.RECIPES["digits"]
+    about["asked"]["epochs"] = 1
+    anytime.fit(net, data, recipe=recipe, epochs=1, output=folder, about=about, show=False)
     return folder
 
 

@@ -78,6 +78,14 @@ def test_impossible_exits_are_refused_with_the_nearest_that_work(exits, nearest)
     assert f"exits={nearest}" in str(error.value)
 
 
+@pytest.mark.parametrize(
+    "options", [{"exits": [1.0, 9.0]}, {"exits": "abc"}, {"exits": 3}, {"period": 1.5}, {"period": True}]
+)
+def test_exits_of_the_wrong_kind(options):
+    with pytest.raises(anytime.AnytimeError, match="1 to 9"):
+        anytime.create_model("resann-3-4", **options)
+
+
 def test_exits_by_unit():
     assert anytime.create_model("resann-3-4", exits=[2, 5, 9]).exits == 3
     with pytest.raises(ValueError, match="one of them"):

@@ -77,6 +77,15 @@ def test_validation_is_balanced_where_data_are_sorted_by_class(tmp_path):
     assert len(data.train) == 54
 
 
+def test_a_class_that_is_not_tested_shifts_no_label(tmp_path):
+    images.write_class_folders(tmp_path / "photos")
+    for file in (tmp_path / "photos/val/a").iterdir():
+        file.unlink()
+    (tmp_path / "photos/val/a").rmdir()
+    data = anytime.load_data(str(tmp_path / "photos"))
+    assert data.test.labels.unique().tolist() == [1, 2]
+
+
 def test_five_thousand_are_held_out_of_many():
     data = anytime.load_data(str(images.real("cifar10-30k")), show=False)
     assert (len(data.train), len(data.validation), len(data.test)) == (25_000, 5_000, 10_000)
@@ -105,6 +114,10 @@ WRONG = {
     "two sizes": ("sizes", "row 3 has 9×9 pixels, the first one 8×8"),
     "broken file": ("photo", "val/b/.*jpeg"),
     "folder without images": ("nothing", "has no images"),
+    "no rows": ("rows", "has no rows"),
+    "labels are words": ("words", "labels are whole numbers"),
+    "shards do not fit": ("shards", "do not fit together"),
+    "a class that was never trained": ("untrained", "class 'd' is not among the training images' classes"),
 }
 
 
@@ -135,6 +148,22 @@ def make_wrong(name, folder):
 
         table = pq.read_table(folder / "train.parquet").rename_columns(["a", "b"]).replace_schema_metadata({})
         pq.write_table(table, folder / "train.parquet")
+    elif name == "rows":
+        images.write_parquet(folder / "train.parquet", pixels, labels)
+        images.write_parquet(folder / "test.parquet", [], [])
+    elif name in ("words", "shards"):
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        images.write_parquet(folder / "train-0.parquet", pixels, labels)
+        table = pq.read_table(folder / "train-0.parquet")
+        other = table.set_column(1, "label", pa.array(["cat"] * 20)) if name == "words" else table.drop_columns("label")
+        pq.write_table(other, folder / ("train-0.parquet" if name == "words" else "train-1.parquet"))
+        images.write_parquet(folder / "test.parquet", pixels[:5], [0] * 5)
+    elif name == "untrained":
+        images.write_class_folders(folder)
+        (folder / "val/d").mkdir()
+        (folder / "val/d/0.png").write_bytes(images.encoded(pixels[0]))
     elif name == "photo":
         images.write_class_folders(folder)
         broken = next((folder / "val/b").iterdir())

@@ -154,6 +154,24 @@ def test_a_loss_that_is_no_number_stops_before_the_update(data, tmp_path):
     assert read_tensors(tmp_path / "run/checkpoint.safetensors")[1]["position"] == 1
 
 
+def test_an_objective_that_is_no_number_stops_too(data):
+    net = small()
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    with pytest.raises(anytime.NonFiniteLoss, match="every loss is a number at step 1"):
+        train(net, data, lambda losses: losses.sum() * math.nan)
+    assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
+
+
+def test_a_bad_part_of_a_batch_moves_nothing(data):
+    net = small()
+    net.heads[1] = Fails(net.heads[1], after=3)  # the second part of the second step
+    scheme, seen = anytime.AdaLoss(3), []
+    net.register_forward_pre_hook(lambda *_: seen.append({k: v.clone() for k, v in scheme.state_dict().items()}))
+    with pytest.raises(anytime.NonFiniteLoss, match="at step 2 "):
+        train(net, data, scheme, batch_size=20, accumulate=2)
+    assert all(torch.equal(value, seen[2][name]) for name, value in scheme.state_dict().items())
+
+
 def test_where_looking_is_dear_nothing_changes_until_it_is_done(data, monkeypatch):
     """As on an accelerator: the losses are looked at now and then, and from the bad step on nothing has changed."""
     net = small()

@@ -59,7 +59,7 @@ def test_adaloss_laws(sequence, gamma, scale):
         assert (by_average.diff() <= 1e-7).all()
 
 
-@pytest.mark.parametrize("bad", [math.inf, -math.inf, math.nan])
+@pytest.mark.parametrize("bad", [math.inf, -math.inf, math.nan, -1.0])
 def test_a_loss_that_is_no_number_moves_no_average(bad):
     balance = anytime.AdaLoss(3)
     balance(torch.tensor([bad, 2.0, 1.0]))
@@ -69,6 +69,14 @@ def test_a_loss_that_is_no_number_moves_no_average(bad):
     balance(torch.tensor([4.0, bad, 1.0]))
     assert balance.average.tolist() == before.tolist()
     assert balance.weights.tolist() == pytest.approx([0.2875, 0.525, 1.0])
+
+
+def test_no_weight_no_say():
+    balance = anytime.AdaLoss(2, gamma=0.0)
+    balance(torch.tensor([1.0, 0.0]))
+    assert balance(torch.tensor([math.inf, 0.0])).item() == 0
+    with pytest.raises(ValueError, match="floating-point"):
+        balance(torch.tensor([4, 2]))
 
 
 @given(sequences, st.integers(0, 19), st.integers(1, 3), st.integers(0, 10))
@@ -168,6 +176,9 @@ def test_every_scheme(name):
         ("opt-0", "exits 1 to 4"),
         ("adaloss:gama=1", "adaloss takes momentum, gamma"),
         ("adaloss:gamma=x", "key=number"),
+        ("linear:first=nan", "key=number"),
+        ("opt:exit=1", "opt-3 is the third exit"),
+        ("adaloss:update_every=1.5", "1 or more"),
         ("adaloss:gamma=2", "between 0"),
         ("adaloss:momentum=1", "below 1"),
         ("adaloss:update_every=0", "1 or more"),

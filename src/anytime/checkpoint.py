@@ -52,6 +52,9 @@ def load(folder: str | Path, net: AnytimeNetwork | None = None) -> AnytimeNetwor
     build = net is None
     net = _build(folder, config) if net is None else net
     tensors, _ = read_tensors(folder / "model.safetensors")
+    for name, expected in net.state_dict().items():
+        if name in tensors and tensors[name].dtype != expected.dtype:
+            raise AnytimeError(f"{folder}: model.safetensors has {name} as {tensors[name].dtype}, not {expected.dtype}")
     try:
         net.load_state_dict(tensors, assign=build)
     except RuntimeError as error:

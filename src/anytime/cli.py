@@ -4,6 +4,7 @@ import json
 import re
 import sys
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -32,6 +33,7 @@ except AnytimeError as error:
 
 Option = typer.Option
 DEVICES = "cpu, cuda, cuda:1, mps …; auto takes an accelerator if there is one."
+FIT_OPTIONS = ("epochs", "lr", "batch_size", "accumulate", "precision", "compiled")
 DATA = "digits; cifar10, cifar100, svhn, imagenet or any owner/name on the Hugging Face Hub; or a local folder."
 SCHEMES = (
     "adaloss, const, linear, half-end, opt-I (exit I alone), geometric-mean, log-barrier; with options as in "
@@ -56,7 +58,11 @@ def main() -> NoReturn:
         status = 130
     except AnytimeError as error:
         status = _complain(str(error))
+    except (MemoryError, torch.OutOfMemoryError) as error:
+        status = _complain(f"out of memory: {error}")
     except Exception as error:
+        if "allocate memory" in str(error) or "not enough memory" in str(error):  # what torch raises on a processor
+            sys.exit(_complain(f"out of memory: {str(error).splitlines()[0]}; try something smaller"))
         if not hasattr(error, "format_message"):  # typer's own, about the words of the command
             raise
         status = _complain(f"{error.format_message()} (see: anytime --help)")  # type: ignore[attr-defined]
@@ -74,7 +80,7 @@ def train(
     data: Annotated[str | None, Option(help=DATA)] = None,
     scheme: Annotated[str | None, Option(help=f"How the exits' losses are weighed: {SCHEMES}.")] = None,
     epochs: Annotated[int | None, Option(help="How often each image is seen.")] = None,
-    learning_rate: Annotated[float | None, Option(help="At the start; it falls to 1/10 at 1/2, 1/100 at 3/4.")] = None,
+    learning_rate: Annotated[float | None, Option(help="At the start; the recipe says when it falls.")] = None,
     batch_size: Annotated[int | None, Option(help="Images a step.")] = None,
     recipe: Annotated[str | None, Option(help=f"{', '.join(RECIPES)}; otherwise what suits the data.")] = None,
     subset: Annotated[int | None, Option(help="Train on a balanced random part of this many images.")] = None,
@@ -84,11 +90,9 @@ def train(
     output: Annotated[Path | None, Option(help="The run folder; otherwise one in runs/.")] = None,
     resume: Annotated[bool, Option("--resume", help="Go on with the run in the output folder, if any.")] = False,
     checkpoint_seconds: Annotated[float, Option(help="Time between checkpoints; 0: after every step.")] = 30,
-    accumulate: Annotated[int, Option(help="Cut each batch into so many parts, for less memory.")] = 1,
-    precision: Annotated[
-        str, Option(help="float32, or bfloat16 or float16 where the device gains from it.")
-    ] = "float32",
-    compiled: Annotated[bool, Option("--compile", help="Let torch.compile fuse the network.")] = False,
+    accumulate: Annotated[int | None, Option(help="Cut each batch into so many parts, for less memory.")] = None,
+    precision: Annotated[str | None, Option(help="float32; bfloat16, float16 where the device gains from it.")] = None,
+    compiled: Annotated[bool | None, Option("--compile", help="Let torch.compile fuse the network.")] = None,
     device: Annotated[str, Option(help=DEVICES)] = "auto",
 ) -> None:
     """Train a network, all exits together.
@@ -105,24 +109,21 @@ def train(
     given = {
         "model": model, "data": data, "scheme": scheme, "epochs": epochs, "lr": learning_rate, "batch_size": batch_size,
         "recipe": recipe, "subset": subset, "extra": extra, "size": size, "seed": seed,
+        "accumulate": accumulate, "precision": precision, "compiled": compiled,
     }  # fmt: skip
     given = {name: value for name, value in given.items() if value is not None}
-    how = {
-        "checkpoint_seconds": checkpoint_seconds,
-        "accumulate": accumulate,
-        "precision": precision,
-        "compiled": compiled,
-    }
+    if not checkpoint_seconds >= 0:
+        raise AnytimeError(f"--checkpoint-seconds {checkpoint_seconds}: it is 0 or a positive number")
     keep_freed_memory()
     try:
         own = ranks.begin()
-        _run(given, output, resume or ranks.restarted(), own or _device(device), **how)
+        _run(given, output, resume or ranks.restarted(), own or _device(device), checkpoint_seconds)
     finally:
         ranks.end()
 
 
 def _run(
-    given: dict[str, Any], output: Path | None, resume: bool, device: torch.device, **how: Any
+    given: dict[str, Any], output: Path | None, resume: bool, device: torch.device, checkpoint_seconds: float = 30
 ) -> tuple[Path, Curve | None]:
     """Train as asked; what was not said comes from the run that is resumed, or else is the default."""
     asked = {"model": "resann-3-16", "data": "digits", "scheme": "adaloss", "seed": 0}
@@ -135,6 +136,8 @@ def _run(
     recipe = asked.get("recipe") or recipe_for(images.name, streamed=not isinstance(images.train, anytime.Images))
     if recipe not in RECIPES:
         raise AnytimeError(f"unknown recipe {recipe!r}; there are: {', '.join(RECIPES)}")
+    if not 0 <= asked["seed"] < 2**63:
+        raise AnytimeError(f"--seed {asked['seed']}: it is a whole number from 0 and below 2^63")
     torch.manual_seed(asked["seed"])
     net = anytime.create_model(asked["model"], num_classes=len(images.classes), in_channels=images.shape[0]).to(device)
     words = [images.name, asked["model"], asked["scheme"], f"seed{asked['seed']}"]
@@ -149,8 +152,8 @@ def _run(
             output=folder,
             resume=resume,
             about={"asked": asked, "command": " ".join(["anytime", *sys.argv[1:]])},
-            **how,
-            **{name: asked[name] for name in ("epochs", "lr", "batch_size") if name in asked},
+            checkpoint_seconds=checkpoint_seconds,
+            **{name: asked[name] for name in FIT_OPTIONS if name in asked},
         )
     except KeyboardInterrupt:
         if ranks.mine() == 0:
@@ -199,7 +202,7 @@ def evaluate_command(
     asked = about.get("asked", {})
     net = load(run).to(_device(device))
     images = load_data(data or asked.get("data", "digits"), size=asked.get("size"))
-    _fits(run, net, images)
+    images = _as_trained(run, net, images)
     only = anytime.create_scheme(asked.get("scheme", "const"), net.exits)
     curve = evaluate(net, images, only=getattr(only, "only", None))
     table = _opt_table(opt or [])
@@ -216,22 +219,29 @@ def evaluate_command(
         reached = "not evaluated" if error is None else f"{error:.2%} error"
         print(f"at {fraction:4.0%} of the cost: exit {exit + 1} ({curve.costs.fractions[exit]:.1%} used), {reached}")
     name = asked.get("scheme", "run")
-    _draw({name: run}, {name: curve}, run / "curve.png", _title(asked))
+    picture = run / ("curve.png" if data is None else f"curve-{images.name}.png")
+    _draw({name: run}, {name: curve}, picture, _title({**asked, "data": images.name}))
 
 
-def _fits(run: Path, net: AnytimeNetwork, images: Data) -> None:
-    about = (net.config or {}).get("about", {})
-    if about and (about["classes"] != images.classes or about["shape"][0] != images.shape[0]):
+def _as_trained(run: Path, net: AnytimeNetwork, images: Data) -> Data:
+    """The images normalised as those that the network was trained on, which must be of the same kind."""
+    about = (net.config or {}).get("about")
+    if not isinstance(about, dict) or not {"data", "classes", "shape", "mean", "std"} <= about.keys():
+        raise AnytimeError(f"{run}: config.json does not say what the model was trained on; is it a run's folder?")
+    if about["classes"] != images.classes or about["shape"][0] != images.shape[0]:
         raise AnytimeError(
             f"{run} was trained on {about['data']} ({len(about['classes'])} classes, {about['shape'][0]} channels): "
-            f"{images.name} has {len(images.classes)} classes and {images.shape[0]} channels"
+            f"{images.name} has {len(images.classes)} classes and {images.shape[0]} channels, or other classes"
         )
+    return replace(images, mean=about["mean"], std=about["std"])
 
 
 def _opt_table(sources: list[Path]) -> dict[int, float]:
     table: dict[int, float] = {}
     for source in sources:
         if source.is_dir():
+            if not str(read_run(source).get("asked", {}).get("scheme", "")).startswith("opt"):
+                raise AnytimeError(f"{source} is not the run of one exit alone: train it with --scheme opt-I")
             errors = read_json(source / "evaluation.json").get("errors", [])
             table |= {exit: error for exit, error in enumerate(errors) if error is not None}
         else:
@@ -246,7 +256,7 @@ def _opt_table(sources: list[Path]) -> dict[int, float]:
 def profile(
     model: Annotated[str, typer.Argument(help="A model's name, or the folder of a saved one.")],
     size: Annotated[int | None, Option(help="Height and width of the image, if not the model's own.")] = None,
-    channels: Annotated[int, Option(help="Channels of the image.")] = 3,
+    channels: Annotated[int | None, Option(help="Channels of the image; otherwise 3, or a saved model's.")] = None,
     classes: Annotated[int | None, Option(help="Number of classes; otherwise 10, or ILSVRC's 1000.")] = None,
     batch: Annotated[int, Option(help="Images at once, for the time; MACs are those of one.")] = 1,
     threads: Annotated[int | None, Option(help="Processor threads to use.")] = None,
@@ -261,18 +271,20 @@ def profile(
     - `anytime profile runs/digits-resann-3-16-adaloss-seed0 --threads 1`
     """
     counts = {"size": size, "channels": channels, "classes": classes, "batch": batch, "repeats": repeats}
+    counts |= {"threads": threads}
     for name, value in counts.items():
         if value is not None and value < 1:
             raise AnytimeError(f"--{name} {value}: it is a whole number from 1")
-    if threads:
+    if threads is not None:
         torch.set_num_threads(threads)
     if Path(model).is_dir():
         net = load(model)
-        channels, size = (net.config or {}).get("about", {}).get("shape", [channels, size])[:2]
+        saved = (net.config or {}).get("about", {}).get("shape", [3, None])
+        channels, size = channels or saved[0], size or saved[1]
     else:
         options = {} if classes is None else {"num_classes": classes}
-        net = anytime.create_model(model, in_channels=channels, **options)
-    size = size or net.image_size or 224
+        net = anytime.create_model(model, in_channels=channels or 3, **options)
+    channels, size = channels or 3, size or net.image_size or 224
     where = _device(device)
     net.to(where).eval()
     cost = anytime.costs(net, torch.empty(1, channels, size, size, device="meta"))
@@ -326,17 +338,20 @@ def _device(name: str) -> torch.device:
     if name == "auto":
         return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
     try:
-        torch.empty(0, device=name)
+        torch.zeros(1, device=name).item()
         return torch.device(name)
-    except (RuntimeError, AssertionError) as error:
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0]
         raise AnytimeError(f"--device {name} cannot be used here: {reason}; --device cpu always can") from None
 
 
 def _last_weights(folder: Path) -> list[float] | None:
     """The loss weights at the end of training, from the log."""
-    lines = (folder / "log.jsonl").read_text(encoding="utf-8").splitlines() if (folder / "log.jsonl").is_file() else []
-    return json.loads(lines[-1]).get("weights") if lines else None
+    try:
+        lines = (folder / "log.jsonl").read_text(encoding="utf-8").splitlines()
+        return json.loads(lines[-1])["weights"]
+    except (OSError, ValueError, LookupError, TypeError):
+        return None  # no log, or a damaged one: the table does without
 
 
 def _title(asked: dict[str, Any]) -> str:

@@ -56,7 +56,7 @@ def costs(net: AnytimeNetwork, example: Any) -> Costs:
         >>> f"{anytime.costs(net, torch.zeros(1, 3, 32, 32)).macs[-1] / 1e6:.1f} million"
         '125.6 million'
     """
-    twin = _on_meta(net).eval()
+    twin = on_meta(net).eval()
     example = tree_map(lambda leaf: leaf.to("meta") if isinstance(leaf, Tensor) else leaf, example)
     macs = []
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
@@ -65,14 +65,18 @@ def costs(net: AnytimeNetwork, example: Any) -> Costs:
     return Costs(macs, _params(net))
 
 
-def _on_meta(net: AnytimeNetwork) -> AnytimeNetwork:
-    """A copy whose parameters and buffers have shapes only."""
+def on_meta(net: AnytimeNetwork) -> AnytimeNetwork:
+    """A copy whose parameters and buffers have shapes only, without hooks."""
     shapes: dict[int, Any] = {}
     for parameter in net.parameters():
         shapes[id(parameter)] = nn.Parameter(torch.empty_like(parameter, device="meta"), requires_grad=False)
     for buffer in net.buffers():
         shapes[id(buffer)] = torch.empty_like(buffer, device="meta")
-    return copy.deepcopy(net, shapes)
+    twin = copy.deepcopy(net, shapes)
+    for module in twin.modules():  # what others hang on the network is not for this one
+        for hooks in (module._forward_pre_hooks, module._forward_hooks, module._backward_hooks):
+            hooks.clear()
+    return twin
 
 
 def _params(net: AnytimeNetwork) -> list[int]:

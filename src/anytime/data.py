@@ -1,5 +1,6 @@
 """Labelled images: held as one tensor of bytes, given out as normalised batches."""
 
+import hashlib
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -139,6 +140,15 @@ class Data:
         rows = pixels.movedim(1, -1).reshape(n, height, width * channels)
         return torch.addcmul(shift, rows.float(), scale).view(n, height, width, channels).movedim(-1, 1)
 
+    def digest(self) -> str:
+        """A short name for what is trained on: labels, classes, normalisation and a thousand of the images."""
+        digest = hashlib.blake2b(repr((self.classes, self.mean, self.std)).encode(), digest_size=8)
+        digest.update(self.train.labels.cpu().numpy().tobytes())
+        if isinstance(self.train, Images):
+            some = self.train.pixels[:: max(1, len(self.train) // 1000)]
+            digest.update(some.cpu().contiguous().numpy().tobytes())
+        return digest.hexdigest()
+
     def subset(self, n: int, seed: int = 0) -> "Data":
         """The same data with a balanced random part of the training images, normalised as before."""
         if not 1 <= n <= len(self.train):
@@ -219,6 +229,8 @@ def load_data(name: str, *, size: int | None = None, extra: bool = False, show: 
         (1097, 200, 500, (1, 8, 8))
     """
     if name == "digits":
+        if size is not None or extra:
+            raise AnytimeError("digits have one size, 8×8, and no extra images: leave --size and --extra out")
         return _digits()
     from anytime import encoded
 
@@ -244,6 +256,8 @@ def load_data(name: str, *, size: int | None = None, extra: bool = False, show: 
 
 def _assemble(name: str, splits: "dict[str, Encoded]", size: int | None, show: bool) -> Data:
     train, classes = splits["train"], splits["train"].classes
+    for part in splits.values():
+        part.number_by(classes)
     parts = {split: _open(part, f"{name}, {split}", size, show) for split, part in splits.items()}
     everything = parts["train"]
     held_out = 5000 if len(train) >= 10_000 else len(train) // 10

@@ -46,6 +46,17 @@ class Encoded(ABC):
     def key(self) -> str:
         """A digest of the contents."""
 
+    def number_by(self, classes: list[str]) -> None:
+        """Let labels count the classes of another split, which has all of these, by their names."""
+        if self.classes == classes:
+            return
+        for i, name in enumerate(self.classes):
+            if name not in classes and bool((self.labels == i).any()):
+                place = self.where(int((self.labels == i).nonzero()[0]))
+                raise AnytimeError(f"{place}: class {name!r} is not among the training images' classes")
+        new = torch.tensor([classes.index(name) if name in classes else -1 for name in self.classes])
+        self.labels, self.classes = new[self.labels], classes
+
     def image(self, i: int) -> Any:
         """Image ``i`` as a Pillow image, RGB."""
         pillow = require("PIL.Image", "data")
@@ -61,6 +72,10 @@ class Table(Encoded):
 
     def __init__(self, table: Any, features: Mapping[str, Any], name: str, image: str, label: str) -> None:
         column = table.column(label)
+        if len(column) == 0:
+            raise AnytimeError(f"{name} has no rows")
+        if not str(column.type).startswith(("int", "uint")):
+            raise AnytimeError(f"{name}: column {label!r} holds {column.type}; labels are whole numbers from 0")
         if column.null_count:
             raise AnytimeError(f"{name}: column {label!r} has {column.null_count} rows without a label")
         labels = torch.from_numpy(column.to_numpy().astype(np.int64))
@@ -168,10 +183,14 @@ def _read_parquet(files: Sequence[Path]) -> Encoded:
             tables.append(parquet.read_table(file, memory_map=True))
         except (OSError, arrow.ArrowException) as error:
             raise AnytimeError(f"cannot read {file}: it is truncated or no parquet file ({error})") from error
-    metadata = (tables[0].schema.metadata or {}).get(b"huggingface", b"{}")
-    features = json.loads(metadata).get("info", {}).get("features", {})
     name = str(files[0]) if len(files) == 1 else f"{files[0]} and {len(files) - 1} more"
-    return table_of(arrow.concat_tables(tables), features, name)
+    metadata = (tables[0].schema.metadata or {}).get(b"huggingface", b"{}")
+    try:
+        features = json.loads(metadata)["info"]["features"] if metadata != b"{}" else {}
+        return table_of(arrow.concat_tables(tables), features, name)
+    except (arrow.ArrowException, json.JSONDecodeError, KeyError, TypeError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise AnytimeError(f"{name}: the files do not fit together or their schema is damaged ({reason})") from error
 
 
 def table_of(table: Any, features: Mapping[str, Any], name: str) -> Table:

@@ -82,6 +82,5 @@ def recipe_for(data: str, streamed: bool) -> str:
         >>> recipe_for("svhn-20k", streamed=False), recipe_for("flowers", streamed=True)
         ('svhn', 'imagenet')
     """
-    if streamed:
-        return "imagenet"
-    return next((name for name in RECIPES if name in data.lower()), "cifar")
+    named = next((name for name in RECIPES if name in data.lower()), None)
+    return named or ("imagenet" if streamed else "cifar")

@@ -90,11 +90,16 @@ class RunFolder:
             return
         before = read_json(run)
         for fact, value in self.facts.items():
-            if before.get(fact) != json.loads(json.dumps(value)):
-                raise AnytimeError(
-                    f"{self.path} was started with {fact} {_short(before.get(fact))}, not {_short(value)}: "
-                    "resume it as it was, or choose another --output"
-                )
+            now, then = json.loads(json.dumps(value)), before.get(fact)
+            if then == now:
+                continue
+            if isinstance(then, dict) and isinstance(now, dict):  # only what differs
+                different = sorted(key for key in {*then, *now} if then.get(key) != now.get(key))
+                then, now = ({key: side.get(key) for key in different} for side in (then, now))
+            raise AnytimeError(
+                f"{self.path} was started with {fact} {_short(then)}, not {_short(now)}: "
+                "resume it as it was, or choose another --output"
+            )
 
     def write_checkpoint(self, tensors: dict[str, dict[str, Any]], about: dict[str, Any]) -> None:
         """Replace the checkpoint."""
@@ -112,7 +117,6 @@ class RunFolder:
         """Drop what the log says of epochs that the checkpoint has not seen the end of; return the rest."""
         path = self.path / "log.jsonl"
         lines = path.read_text(encoding="utf-8").splitlines(keepends=True)[:epochs] if path.is_file() else []
-        write_text(path, "".join(lines))
         try:
             records = [json.loads(line) for line in lines]
         except ValueError as error:
@@ -121,6 +125,7 @@ class RunFolder:
             raise AnytimeError(
                 f"{path} has {len(records)} epochs, the checkpoint {epochs}: the run cannot be continued"
             )
+        write_text(path, "".join(lines))
         return records
 
     def _log_to_tensorboard(self, record: dict[str, Any]) -> None:
@@ -169,4 +174,7 @@ def read_run(path: Path) -> dict[str, Any]:
         )
     if not (path / "run.json").is_file():
         raise AnytimeError(f"{path} is not a run folder: it has no run.json; `anytime train --output …` makes one")
-    return read_json(path / "run.json")
+    run = read_json(path / "run.json")
+    if not isinstance(run.get("asked", {}), dict):
+        raise AnytimeError(f"{path / 'run.json'} is damaged: what was asked for is no JSON object")
+    return run

@@ -68,18 +68,24 @@ class Stream:
             for take in takes
         ]
         cuts = _Cuts(self.encoded, self.size, recipe is not None, recipe is not None and recipe.flip)
-        yield from DataLoader(cuts, batch_sampler=jobs, num_workers=self.workers, collate_fn=_together)
+        for batch in DataLoader(cuts, batch_sampler=jobs, num_workers=self.workers, collate_fn=_together):
+            if isinstance(batch, str):  # what went wrong in a worker, without the trace that it would add
+                raise AnytimeError(batch)
+            yield batch
 
 
-class _Cuts(Dataset[tuple[np.ndarray, int]]):
+class _Cuts(Dataset[Any]):
     """Decoded and cut images by (index, seed)."""
 
     def __init__(self, encoded: Encoded, size: int, random: bool, flip: bool) -> None:
         self.encoded, self.size, self.random, self.flip = encoded, size, random, flip
 
-    def __getitem__(self, job: tuple[int, int]) -> tuple[np.ndarray, int]:
+    def __getitem__(self, job: tuple[int, int]) -> tuple[np.ndarray, int] | str:
         index, seed = job
-        image = self.encoded.image(index)
+        try:
+            image = self.encoded.image(index)
+        except AnytimeError as error:
+            return str(error)
         if self.random:
             image = self._random_cut(image, np.random.default_rng(seed))
         else:
@@ -117,6 +123,8 @@ def _random_box(width: int, height: int, draw: np.random.Generator) -> tuple[flo
     return left, top, left + side, top + side
 
 
-def _together(samples: list[tuple[np.ndarray, int]]) -> Images:
-    pixels = torch.from_numpy(np.stack([pixels for pixels, _ in samples])).movedim(-1, 1)
-    return Images(pixels, torch.tensor([label for _, label in samples]))
+def _together(samples: list[tuple[np.ndarray, int] | str]) -> Images | str:
+    if wrong := [sample for sample in samples if isinstance(sample, str)]:
+        return wrong[0]
+    pixels = torch.from_numpy(np.stack([sample[0] for sample in samples])).movedim(-1, 1)
+    return Images(pixels, torch.tensor([sample[1] for sample in samples]))

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from anytime import ranks
 from anytime.augment import mix
 from anytime.checkpoint import has_checkpoint, load_checkpoint
+from anytime.cost import on_meta
 from anytime.data import Data, Images, Take
 from anytime.errors import AnytimeError, NonFiniteLoss
 from anytime.evaluate import Curve, evaluate, exit_losses, measure, spread_out, wrong_answers
@@ -149,10 +150,14 @@ class Training:
             momentum=self.recipe.momentum,
             fused=True,
         )
-        # Batch norm moves its averages in the forward pass, before the losses are known: kept, to be put back.
-        self.buffers = list(self.net.buffers())
+        # Batch norm moves its averages in the forward pass, before the losses are known, and a scheme those of the
+        # losses with each part of a batch: kept, to be put back.
+        self.statistics = [buffer for buffer in self.net.buffers() if buffer.is_floating_point()]
+        averages = self.scheme.buffers() if isinstance(self.scheme, nn.Module) else ()
+        self.buffers = [*self.net.buffers(), *averages]
         self.buffers_before = [buffer.clone() for buffer in self.buffers]
         self.bad = torch.zeros((), dtype=torch.bool, device=self.device)
+        self.senseless = torch.zeros((), dtype=torch.bool, device=self.device)
         self.bad_step = torch.zeros((), dtype=torch.int64, device=self.device)
         self.bad_losses = torch.zeros(len(self.exits), device=self.device)
         self.look_every = 1 if self.device.type == "cpu" else 50
@@ -165,6 +170,9 @@ class Training:
             raise AnytimeError(f"data {self.data.name!r} has no training images")
         if self.accumulate < 1:
             raise AnytimeError(f"accumulate={self.accumulate}: it is a whole number from 1")
+        if not 0 <= self.seed < 2**63:
+            raise AnytimeError(f"seed {self.seed}: it is a whole number from 0 and below 2^63")
+        self.check_shape()
         if self.precision not in ("float32", "bfloat16", "float16"):
             raise AnytimeError(f"precision={self.precision!r}: it is float32, bfloat16 or float16")
         parts = ranks.count() * self.accumulate
@@ -173,6 +181,15 @@ class Training:
                 f"a batch of {self.images // self.steps} images cannot be cut into {parts} parts ({ranks.count()} "
                 f"processes, accumulate {self.accumulate}): use a batch size of at least {parts}"
             )
+
+    def check_shape(self) -> None:
+        """Refuse images that the network cannot take, before anything is written."""
+        try:
+            on_meta(self.net).eval()(torch.empty(1, *self.data.shape, device="meta"))
+        except AnytimeError:
+            raise
+        except Exception:
+            return  # a network that cannot run without data: the first step will tell
 
     def clear_sums(self) -> None:
         """Begin an epoch's account: summed losses and wrong answers of each exit, and the time it has taken."""
@@ -261,7 +278,9 @@ class Training:
         if self.only is not None:  # a scheme sees one loss an exit; those it does not want are zeros without a graph
             where = torch.tensor(self.only, device=self.device)
             weighed = losses.new_zeros(self.net.exits).index_copy(0, where, weighed)
-        self.scaler.scale(self.scheme(weighed) / self.accumulate).backward()
+        objective = self.scheme(weighed) / self.accumulate
+        self.senseless = self.senseless | ~objective.isfinite()
+        self.scaler.scale(objective).backward()
         return torch.stack([losses.detach() * len(labels), wrong_answers(logits.detach(), labels)])
 
     def exchange(self, sums: Tensor) -> None:
@@ -271,7 +290,7 @@ class Training:
             return
         wishes = torch.tensor([float(self.stop)], device=self.device)
         gradients = [p.grad for p in self.named.values() if p.grad is not None]
-        ranks.average([*gradients, *(b for b in self.buffers if b.is_floating_point()), sums, wishes])
+        ranks.average([*gradients, *self.statistics, sums, wishes])
         sums *= ranks.count()
         self.stop = wishes.item() > 0
 
@@ -281,7 +300,7 @@ class Training:
         A processor's losses are looked at before the update. To ask an accelerator is to wait for it: there the
         optimiser is told on the device to change nothing any more, and the question is put now and then.
         """
-        new = ~losses.isfinite().all() & ~self.bad
+        new = (~losses.isfinite().all() | self.senseless) & ~self.bad
         self.bad_losses = torch.where(new, losses, self.bad_losses)
         self.bad_step = torch.where(new, self.epoch * self.steps + self.position, self.bad_step)
         self.bad = self.bad | new
@@ -295,7 +314,13 @@ class Training:
         """Put batch norm's statistics back and say what happened."""
         for kept, buffer in zip(self.buffers_before, self.buffers, strict=True):
             buffer.copy_(kept)
-        first = int((~self.bad_losses.isfinite()).nonzero()[0])
+        wrong = (~self.bad_losses.isfinite()).nonzero()
+        if len(wrong) == 0:
+            raise NonFiniteLoss(
+                f"every loss is a number at step {int(self.bad_step) + 1}, but {self.scheme} makes none of them; "
+                "the step was not taken"
+            )
+        first = int(wrong[0])
         exit, step = self.exits[first], int(self.bad_step)
         raise NonFiniteLoss(
             f"the loss of exit {exit + 1} of {self.net.exits} (index {exit}) is {self.bad_losses[first].item()} "
@@ -336,10 +361,13 @@ class Training:
         """What must be the same for a checkpoint to be continued."""
         return {
             "model": self.net.config or {"model": type(self.net).__name__},
-            "data": {"name": self.data.name, "images": len(self.data.train)},
+            "data": {"name": self.data.name, "images": self.images, "digest": self.data.digest()},
             "scheme": str(self.scheme) if isinstance(self.scheme, nn.Module) else type(self.scheme).__name__,
             "recipe": {**asdict(self.recipe), "drops": list(self.recipe.drops)},
             "seed": self.seed,
+            "accumulate": self.accumulate,
+            "precision": self.precision,
+            "compiled": self.compiled,
         }
 
     def state(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
@@ -359,6 +387,13 @@ class Training:
 
     def load(self, tensors: dict[str, dict[str, Tensor]], about: dict[str, Any]) -> None:
         """Stand where ``state`` was taken."""
+        try:
+            self._load(tensors, about)
+        except (KeyError, RuntimeError, TypeError, ValueError) as error:
+            reason = " ".join(str(error).split())[:200]
+            raise AnytimeError(f"the checkpoint is damaged or of another run: {reason}") from error
+
+    def _load(self, tensors: dict[str, dict[str, Tensor]], about: dict[str, Any]) -> None:
         self.net.load_state_dict(tensors["net"])
         if isinstance(self.scheme, nn.Module):
             self.scheme.load_state_dict(tensors.get("scheme", {}))

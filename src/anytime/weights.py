@@ -10,6 +10,7 @@ are the same everywhere whatever each rank saw.
 """
 
 import inspect
+import math
 import re
 from typing import Any
 
@@ -48,9 +49,12 @@ class WeightScheme(nn.Module):
     def forward(self, losses: Tensor) -> Tensor:
         """The weighted sum of the losses, a scalar to call ``backward()`` on."""
         self._check(losses)
-        return self.weights.to(losses.dtype) @ losses
+        weights = self.weights.to(losses.dtype)
+        return torch.where(weights > 0, weights * losses, 0).sum()  # no weight, no say: even an infinite loss
 
     def _check(self, losses: Tensor) -> None:
+        if not losses.is_floating_point():
+            raise AnytimeError(f"{type(self).__name__} got losses of {losses.dtype}; they are floating-point numbers")
         if losses.shape != self.weights.shape:
             raise AnytimeError(
                 f"{type(self).__name__} was made for {self.exits} exits and got losses of shape "
@@ -63,7 +67,7 @@ class WeightScheme(nn.Module):
 
 
 def _count(exits: int) -> int:
-    if exits < 1:
+    if exits < 1 or exits != int(exits):
         raise AnytimeError(f"exits={exits}: a scheme weighs at least one loss; pass exits=net.exits")
     return exits
 
@@ -152,8 +156,8 @@ class AdaLoss(WeightScheme):
     by their sum: learning-rate schedules assume B_L = 1. They do not change when all losses are scaled alike.
 
     The averages start at the first loss seen and every call moves them. An exit whose average is zero has weight 1
-    and, in the limit of the formula, every exit above zero has γ. An infinite or NaN loss leaves its average as it was;
-    an exit that has shown no finite loss yet has weight 1.
+    and, in the limit of the formula, every exit above zero has γ. An infinite, NaN or negative loss leaves its average
+    as it was; an exit that has shown no other yet has weight 1.
 
     Args:
         exits: the number of losses, L in the paper.
@@ -191,9 +195,9 @@ class AdaLoss(WeightScheme):
             raise AnytimeError(f"gamma={gamma}: it is between 0 (AdaLoss pure) and 1 (CONST); the default is 0.05")
         if not 0 <= final_extra < float("inf"):
             raise AnytimeError(f"final_extra={final_extra}: it is 0 or a positive number; ILSVRC uses 1.0")
-        if update_every < 1:
+        if update_every < 1 or update_every != int(update_every):
             raise AnytimeError(f"update_every={update_every}: it is a number of calls, 1 or more")
-        if anneal < 0:
+        if anneal < 0 or anneal != int(anneal):
             raise AnytimeError(f"anneal={anneal}: it is a number of calls, or 0 for a constant gamma")
         self.momentum = momentum
         self.gamma = gamma
@@ -215,8 +219,9 @@ class AdaLoss(WeightScheme):
         losses = losses.to(self.average.dtype)
         moved = losses.lerp(self.average, self.momentum)
         moved = torch.where(self.average.isnan(), losses, moved)
-        self.average.copy_(torch.where(losses.isfinite(), moved, self.average))
-        self.calls += losses.isfinite().any()  # a call without a single number does not count
+        sound = losses.isfinite() & (losses >= 0)
+        self.average.copy_(torch.where(sound, moved, self.average))
+        self.calls += sound.any()  # a call without a single sound loss does not count
         due = self.calls % self.update_every == 0  # a tensor: no device is asked to wait
         self.weights.copy_(torch.where(due, self._balanced(), self.weights))
 
@@ -345,8 +350,13 @@ def create_scheme(name: str, exits: int) -> WeightScheme:
         key, _, value = option.partition("=")
         try:
             arguments[key] = int(value) if re.fullmatch(r"[+-]?\d+", value) else float(value)
+            if kind == "opt" or not math.isfinite(arguments[key]):
+                raise ValueError
         except ValueError:
-            raise AnytimeError(f"scheme {name!r}: {option!r} is not key=number, as in adaloss:gamma=0.1") from None
+            takes = (
+                "opt takes none: opt-3 is the third exit" if kind == "opt" else "expected key=number, as in gamma=0.1"
+            )
+            raise AnytimeError(f"scheme {name!r}: the option {option!r} is wrong; {takes}") from None
     try:
         return _SCHEMES[kind](exits, **arguments)
     except TypeError:

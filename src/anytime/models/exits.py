@@ -25,11 +25,13 @@ def place_exits(units: int, period: int | None = None, exits: Sequence[int] | No
     """
     if exits is None:
         period = 1 if period is None else period
-        if not 1 <= period <= units:
+        if type(period) is not int or not 1 <= period <= units:
             raise AnytimeError(f"period={period}: this network has {units} units, so it is 1 to {units}")
         return list(range((units - 1) % period + 1, units + 1, period))
     if period is not None:
-        raise AnytimeError(f"period={period} and exits={list(exits)} both say where the exits are: pass one of them")
+        raise AnytimeError(f"period={period} and exits={exits} both say where the exits are: pass one of them")
+    if not isinstance(exits, Sequence) or any(type(unit) is not int for unit in exits):
+        raise AnytimeError(f"exits={exits!r}: it is a list of units, whole numbers from 1 to {units}, e.g. [{units}]")
     nearest = sorted({min(max(e, 1), units) for e in exits} | {units})
     if list(exits) != nearest:
         raise AnytimeError(
