@@ -18,13 +18,13 @@ def blocks(language):
             yield pytest.param(page, match[1], id=f"{page.name}-{i + 1}")
 
 
-@pytest.mark.parametrize(("page", "code"), blocks("python"))
+@pytest.mark.parametrize(("page", "code"), list(blocks("python")))
 def test_python_block(page, code, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     exec(compile(code, str(page), "exec"), {"__name__": "__main__"})
 
 
-@pytest.mark.parametrize(("page", "code"), blocks("sh"))
+@pytest.mark.parametrize(("page", "code"), list(blocks("sh")))
 def test_shell_block(page, code):  # noqa: ARG001
     commands = {c.name or c.callback.__name__ for c in cli.app.registered_commands}
     for line in code.splitlines():
