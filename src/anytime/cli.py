@@ -355,7 +355,7 @@ def _last_weights(folder: Path) -> list[float] | None:
 
 
 def _title(asked: dict[str, Any]) -> str:
-    return f"{asked.get('model', '')}, {asked.get('scheme', '')}, on {asked.get('data', '')}"
+    return f"{asked.get('model', '')}, {asked.get('scheme', '')}, on {Path(asked.get('data', '')).name}"
 
 
 def _draw(folders: dict[str, Path], curves: dict[str, Curve], path: Path, title: str) -> None:

@@ -38,7 +38,7 @@ def plot_learning(history: Sequence[Mapping[str, Any]], path: str | Path, title:
     if title:
         top.set_title(title, loc="left")
     for axis in (top, bottom):
-        axis.set_ylim(bottom=0)
+        axis.set_ylim(0, 1.08 * axis.dataLim.y1)
         axis.grid(alpha=0.25)
         axis.spines[["top", "right"]].set_visible(False)
         axis.legend(frameon=False, fontsize="small")
@@ -98,6 +98,6 @@ def plot_curves(
         axis.grid(alpha=0.25)
         axis.spines[["top", "right"]].set_visible(False)
         axis.set_xlim(left=0)
-    top.set_ylim(bottom=0)
+    top.set_ylim(0, 1.08 * top.dataLim.y1)
     axes[-1][0].set_xlabel("cost up to the exit (million multiply-accumulates)")
     return _written(plt, figure, path)
