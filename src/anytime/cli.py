@@ -317,7 +317,7 @@ def demo(
     """Train a small network on hand-written digits with CONST and with AdaLoss, and compare: about a minute.
 
     Example:
-    - `anytime demo --output /tmp/demo`
+    - `anytime demo --output my-demo`
     """
     folders, curves = {}, {}
     for scheme in ("const", "adaloss"):
