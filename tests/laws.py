@@ -84,3 +84,19 @@ def gradient_law(net, scheme, x):
         assert all((p.grad is not None) == (i <= deepest) for p in stage.parameters())
     for i, head in enumerate(net.heads):
         assert all((p.grad is not None) == (only is None or i in only) for p in head.parameters())
+
+
+def narrowing_law(net, x):
+    """Samples taken out of the batch on the way leave the others' answers as they were."""
+    with torch.no_grad():
+        whole = net(x)
+        inside = torch.arange(len(x))
+        walk = net.walk(x)
+        head = next(walk)
+        for exit in range(net.exits):
+            torch.testing.assert_close(head(), whole[exit][inside], atol=1e-5, rtol=1e-5)
+            if exit + 1 < net.exits:
+                rows = torch.arange(len(inside))[1:] if len(inside) > 2 else None
+                inside = inside if rows is None else inside[rows]
+                head = walk.send(rows)
+        assert len(inside) < len(x)

@@ -219,3 +219,39 @@ def test_without_the_extra_it_says_what_to_install(tmp_path):
     assert done.returncode != 0
     assert done.stderr.strip().endswith('type: pip install "anytime[cli]"')
     assert "Traceback" not in done.stderr
+
+
+def test_easy_samples_leave_early(run, tmp_path):
+    run(f"{TRAIN} --output a")
+    code, out, err = run("evaluate a --budgets")
+    assert code == 0, err
+    assert "easy samples leave early" in out
+    assert (tmp_path / "a/budgets.png").read_bytes().startswith(b"\x89PNG")
+    assert len(json.loads((tmp_path / "a/budgets.json").read_text())["geometric"]) == 12
+    code, out, _ = run("evaluate a --budgets --json")
+    shares = json.loads(out)["budgets"]["common"][-1]["shares"]
+    assert shares == [0, 0, 1]
+    code, out, err = run("calibrate a --budget 0.8")
+    assert code == 0, err
+    policy = anytime.Policy.load("a")
+    assert policy.budget == 0.8 * policy.costs[-1]
+    code, _, err = run("calibrate a --budget 0.1")
+    assert code == 2
+    assert "the first exit takes" in err
+    run(f"{TRAIN} --output opt --scheme opt-2")
+    code, _, err = run("evaluate opt --budgets")
+    assert code == 2
+    assert "exits are all trained" in err
+
+
+def test_profile_is_saved_for_predictions(run, tmp_path):
+    run(f"{TRAIN} --output a")
+    code, out, err = run("profile a --save --repeats 3 --batch 2")
+    assert code == 0, err
+    assert "profile.json" in out
+    (saved,) = json.loads((tmp_path / "a/profile.json").read_text())["profiles"]
+    assert saved["inputs"] == [["float32", [2, 1, 8, 8]]]
+    assert len(saved["stages"]) == 3
+    code, _, err = run("profile resann-1-4 --save")
+    assert code == 2
+    assert "is no folder" in err

@@ -39,6 +39,13 @@ def test_parquet_is_read_decoded_and_cached(tmp_path):
     assert len(caches(tmp_path)) == 2
 
 
+def test_small_images_are_averaged_down(tmp_path):
+    pixels, _ = images.write_hub_folder(tmp_path / "data")
+    small = anytime.load_data(str(tmp_path / "data"), size=4, show=False).train.pixels.movedim(1, -1).float().numpy()
+    average = pixels[:36].astype(float).reshape(36, 4, 2, 4, 2, 3).mean((2, 4))
+    assert np.abs(small - average).max() <= 0.5
+
+
 def test_the_hubs_client_reads_the_same(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_DATASETS_OFFLINE", "1")
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))

@@ -1,14 +1,17 @@
 """Anytime neural networks: a valid prediction early, a better one with every further moment."""
 
 from anytime.checkpoint import load, save
-from anytime.cost import Costs, costs, latency
+from anytime.cost import Costs, costs
 from anytime.data import Data, Images, load_data
 from anytime.errors import AnytimeError, MissingExtra, NonFiniteLoss
 from anytime.evaluate import Curve, evaluate
+from anytime.latency import Profile, latency, profile
 from anytime.models import BlockMSDNet, BottleneckResANN, DenseANN, MSDNet, ResANN, create_model, list_models
 from anytime.models.pretrained import Filled, fill
 from anytime.network import AnytimeNetwork, Step
+from anytime.policy import Answers, Policy, calibrate
 from anytime.recipe import Recipe
+from anytime.runtime import Prediction, Run, Unfinished, astart, predict, start
 from anytime.train import Fit, fit
 from anytime.weights import (
     AdaLoss,
@@ -24,6 +27,7 @@ from anytime.weights import (
 
 __all__ = [
     "AdaLoss",
+    "Answers",
     "AnytimeError",
     "AnytimeNetwork",
     "BlockMSDNet",
@@ -44,10 +48,17 @@ __all__ = [
     "MissingExtra",
     "NonFiniteLoss",
     "OnlyExit",
+    "Policy",
+    "Prediction",
+    "Profile",
     "Recipe",
     "ResANN",
+    "Run",
     "Step",
+    "Unfinished",
     "WeightScheme",
+    "astart",
+    "calibrate",
     "costs",
     "create_model",
     "create_scheme",
@@ -58,5 +69,8 @@ __all__ = [
     "list_models",
     "load",
     "load_data",
+    "predict",
+    "profile",
     "save",
+    "start",
 ]

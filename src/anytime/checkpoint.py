@@ -7,6 +7,7 @@ import torch
 
 from anytime.errors import AnytimeError
 from anytime.files import read_json, read_tensors, write_json, write_tensors
+from anytime.latency import read_profiles, remember
 from anytime.models import create_model
 from anytime.network import AnytimeNetwork
 
@@ -34,6 +35,8 @@ def save(net: AnytimeNetwork, folder: str | Path, **about: Any) -> Path:
 
 def load(folder: str | Path, net: AnytimeNetwork | None = None) -> AnytimeNetwork:
     """Read a network that ``save`` or a training run wrote; in eval mode, on the CPU. Nothing is unpickled.
+
+    Latency profiles beside it (``anytime profile FOLDER --save``) are read too: ``predict`` goes by them.
 
     Args:
         folder: the model's folder, or that of a finished training run.
@@ -67,6 +70,8 @@ def load(folder: str | Path, net: AnytimeNetwork | None = None) -> AnytimeNetwor
         net.config = {**(net.config or {"model": None}), "about": about}
     if build:  # reading has laid the weights out anew
         net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    for profile in read_profiles(folder):
+        remember(net, profile)
     return net.eval()
 
 

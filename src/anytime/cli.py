@@ -1,10 +1,10 @@
-"""The command line: ``anytime train``, ``evaluate``, ``profile``, ``models``, ``demo``."""
+"""The command line: ``anytime train``, ``evaluate``, ``calibrate``, ``profile``, ``models``, ``demo``."""
 
 import json
 import re
 import sys
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -16,13 +16,14 @@ from anytime.checkpoint import load
 from anytime.data import Data, load_data
 from anytime.errors import AnytimeError, require
 from anytime.evaluate import FRACTIONS, Curve, evaluate
-from anytime.files import read_json
+from anytime.files import read_json, write_json
 from anytime.memory import keep_freed_memory
 from anytime.network import AnytimeNetwork
-from anytime.plot import plot_curves, plot_learning
+from anytime.plot import plot_budgets, plot_curves, plot_learning
+from anytime.policy import SCORES, Budgeted, collect, sweep
 from anytime.recipe import RECIPES, recipe_for
 from anytime.run import read_run
-from anytime.table import curve_table, models_table, profile_table, show
+from anytime.table import budgets_table, curve_table, models_table, profile_table, show
 from anytime.train import fit
 
 try:
@@ -85,7 +86,7 @@ def train(
     recipe: Annotated[str | None, Option(help=f"{', '.join(RECIPES)}; otherwise what suits the data.")] = None,
     subset: Annotated[int | None, Option(help="Train on a balanced random part of this many images.")] = None,
     extra: Annotated[bool | None, Option("--extra", help="Add the data's extra training images (SVHN).")] = None,
-    size: Annotated[int | None, Option(help="Height and width that large images are brought to.")] = None,
+    size: Annotated[int | None, Option(help="Height and width that images are brought to.")] = None,
     seed: Annotated[int | None, Option(help="Of the first weights, the order of the images and the subset.")] = None,
     output: Annotated[Path | None, Option(help="The run folder; otherwise one in runs/.")] = None,
     resume: Annotated[bool, Option("--resume", help="Go on with the run in the output folder, if any.")] = False,
@@ -185,6 +186,8 @@ def evaluate_command(
         list[Path] | None,
         Option(help="What exits reach alone: the folder of an opt-I run, or a JSON file {exit: error}. Repeatable."),
     ] = None,
+    budgets: Annotated[bool, Option("--budgets", help="Also with easy samples leaving early.")] = False,
+    score: Annotated[str, Option(help=f"With --budgets, how sure an exit is: {', '.join(SCORES)}.")] = "confidence",
     as_json: Annotated[bool, Option("--json", help="Print JSON and nothing else.")] = False,
     data: Annotated[str | None, Option(help="Other test images than the run's.")] = None,
     device: Annotated[str, Option(help=DEVICES)] = "auto",
@@ -197,6 +200,7 @@ def evaluate_command(
     Examples:
     - `anytime evaluate runs/digits-resann-3-16-adaloss-seed0`
     - `anytime evaluate runs/a --opt runs/opt-5 --opt runs/opt-9 --json`
+    - `anytime evaluate runs/a --budgets` adds the error against the average cost, with per-sample exits
     """
     about = read_run(run)
     asked = about.get("asked", {})
@@ -211,6 +215,9 @@ def evaluate_command(
         record = curve.record()
         if table:
             record["increase_over_opt"] = {str(exit + 1): more for exit, more in increase.items()}
+        if budgets:
+            points = _sweep(net, images, curve, score)
+            record["budgets"] = {rule: [asdict(point) for point in found] for rule, found in points.items()}
         print(json.dumps(record, indent=2))
         return
     show(curve_table(curve, _last_weights(run), title=_title(asked), increase=increase))
@@ -221,6 +228,66 @@ def evaluate_command(
     name = asked.get("scheme", "run")
     picture = run / ("curve.png" if data is None else f"curve-{images.name}.png")
     _draw({name: run}, {name: curve}, picture, _title({**asked, "data": images.name}))
+    if budgets:
+        points = _sweep(net, images, curve, score)
+        write_json(
+            run / "budgets.json", {"score": score, **{r: [asdict(p) for p in found] for r, found in points.items()}}
+        )
+        title = "easy samples leave early; one threshold for all exits, from the validation images"
+        show(budgets_table(points["common"], curve.costs.macs[-1], title))
+        with suppress(anytime.MissingExtra):  # said already
+            named = {f"{score}, {_RULE_NAMES[rule]}": found for rule, found in points.items()}
+            plot_budgets(curve, named, run / "budgets.png", _title({**asked, "data": images.name}))
+            print(f"Both curves in one picture: {run / 'budgets.png'}")
+
+
+_RULE_NAMES = {"common": "one threshold", "geometric": "MSDNet's shares"}
+
+
+def _sweep(net: AnytimeNetwork, images: Data, curve: Curve, score: str) -> dict[str, list[Budgeted]]:
+    if None in curve.errors:
+        raise AnytimeError("--budgets needs a network whose exits are all trained, not one of a single exit (opt-I)")
+    device = next(net.parameters()).device
+    validation, test = (
+        collect(net, images.batches(split, device=device)) for split in (images.validation, images.test)
+    )
+    costs = [float(macs) for macs in curve.costs.macs]
+    return {rule: sweep(validation, test, costs, score=score, rule=rule) for rule in _RULE_NAMES}
+
+
+@app.command("calibrate")
+def calibrate_command(
+    run: Annotated[Path, typer.Argument(help="A finished run's folder.")],
+    budget: Annotated[float, Option(help="Average cost of a sample, as a part of the whole network's: 0.5 is half.")],
+    unit: Annotated[str, Option(help="Of the budget: fraction, macs or seconds.")] = "fraction",
+    score: Annotated[str, Option(help=f"How sure an exit is: {', '.join(SCORES)}.")] = "confidence",
+    device: Annotated[str, Option(help=DEVICES)] = "auto",
+) -> None:
+    """Find when samples may leave early so that their average cost meets a budget; saved beside the model.
+
+    Thresholds come from the run's validation images; the error is that of its test images.
+
+    Examples:
+    - `anytime calibrate runs/digits-resann-3-16-adaloss-seed0 --budget 0.5`
+    - `anytime calibrate runs/a --budget 20e6 --unit macs --score margin`
+    """
+    asked = read_run(run).get("asked", {})
+    net = load(run).to(_device(device))
+    images = _as_trained(run, net, load_data(asked.get("data", "digits"), size=asked.get("size")))
+    where = next(net.parameters()).device
+    policy = anytime.calibrate(net, images.batches(images.validation, device=where), budget, unit, score)
+    path = policy.save(run)
+    test = collect(net, images.batches(images.test, device=where))
+    exits = policy.exits(test.logits)
+    error = test.wrong[exits, torch.arange(len(exits))].double().mean().item()
+    spent = policy.cost(exits)
+    share = policy.budget / policy.costs[-1]
+    print(
+        f"budget {policy.budget:.4g} {policy.unit} a sample ({share:.1%} of the whole network)\n"
+        f"on {len(exits):,} test images: {spent:.4g} spent ({spent / policy.budget - 1:+.1%} of the budget), "
+        f"{error:.2%} error; all to the last exit: {test.wrong[-1].double().mean().item():.2%}\n"
+        f"Wrote {path}; use it with: anytime.Policy.load({str(run)!r}).predict(net, batch)"
+    )
 
 
 def _as_trained(run: Path, net: AnytimeNetwork, images: Data) -> Data:
@@ -262,9 +329,13 @@ def profile(
     threads: Annotated[int | None, Option(help="Processor threads to use.")] = None,
     repeats: Annotated[int, Option(help="Runs that the median time is taken over.")] = 30,
     device: Annotated[str, Option(help=DEVICES)] = "auto",
+    save: Annotated[bool, Option("--save", help="Keep it beside the saved model, for predictions to go by.")] = False,
     as_json: Annotated[bool, Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> None:
     """What each exit costs: multiply-accumulates, parameters, measured milliseconds.
+
+    Milliseconds are from the start to the exit's prediction: with all exits before it, and with their heads skipped.
+    With --save they go to profile.json beside the model, for this device, these threads and this shape of input.
 
     Examples:
     - `anytime profile resann-9-16 --classes 100`
@@ -277,6 +348,8 @@ def profile(
             raise AnytimeError(f"--{name} {value}: it is a whole number from 1")
     if threads is not None:
         torch.set_num_threads(threads)
+    if save and not Path(model).is_dir():
+        raise AnytimeError(f"--save keeps the profile beside a saved model, and {model} is no folder")
     if Path(model).is_dir():
         net = load(model)
         saved = (net.config or {}).get("about", {}).get("shape", [3, None])
@@ -288,12 +361,16 @@ def profile(
     where = _device(device)
     net.to(where).eval()
     cost = anytime.costs(net, torch.empty(1, channels, size, size, device="meta"))
-    seconds = anytime.latency(net, torch.randn(batch, channels, size, size, device=where), repeats)
+    measured = anytime.profile(net, torch.randn(batch, channels, size, size, device=where), repeats)
+    path = measured.save(model) if save else None
     if as_json:
-        print(json.dumps({"macs": cost.macs, "params": cost.params, "seconds": seconds}, indent=2))
+        record = {"macs": cost.macs, "params": cost.params, "seconds": measured.through, "alone": measured.alone}
+        print(json.dumps(record, indent=2))
         return
     about = f"{channels}×{size}×{size}, batch {batch}, {where}, {torch.get_num_threads()} threads, median of {repeats}"
-    show(profile_table(cost, seconds, f"{model}: {about}"))
+    show(profile_table(cost, measured, f"{model}: {about}"))
+    if path:
+        print(f"Wrote {path}: anytime.predict(anytime.load({model!r}), x, deadline=…) goes by it")
 
 
 @app.command()

@@ -1,18 +1,15 @@
-"""What each exit costs: multiply-accumulates, parameters, seconds."""
+"""What each exit costs: multiply-accumulates and parameters. (Seconds are in ``latency.py``.)"""
 
 import copy
-import statistics
-import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_map
 from torch.utils.flop_counter import FlopCounterMode
 
-from anytime.errors import AnytimeError
 from anytime.network import AnytimeNetwork
 
 
@@ -25,6 +22,19 @@ class Costs:
     multiplication and an addition each as a FLOP have twice this.)"""
     params: list[int]
     """Parameters of the stages and heads that have run by then."""
+    heads: list[int] = field(default_factory=list)
+    """MACs of each head, not cumulative; ``macs`` has them in it."""
+
+    @property
+    def alone(self) -> list[int]:
+        """MACs up to each exit when the heads of the exits before it are skipped.
+
+        Example:
+            >>> Costs(macs=[46, 80, 100], params=[1, 2, 3], heads=[2, 2, 2]).alone
+            [46, 78, 96]
+        """
+        skipped = accumulate(self.heads[:-1], initial=0) if self.heads else [0] * len(self.macs)
+        return [macs - heads for macs, heads in zip(self.macs, skipped, strict=True)]
 
     @property
     def fractions(self) -> list[float]:
@@ -57,12 +67,19 @@ def costs(net: AnytimeNetwork, example: Any) -> Costs:
         '125.6 million'
     """
     twin = on_meta(net).eval()
-    example = tree_map(lambda leaf: leaf.to("meta") if isinstance(leaf, Tensor) else leaf, example)
-    macs = []
+    macs, heads = [], []
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        for _ in twin.steps(example):
+        for head in twin.walk(shapes(example)):
+            before = counter.get_total_flops()
+            head()
             macs.append(counter.get_total_flops() // 2)
-    return Costs(macs, _params(net))
+            heads.append(macs[-1] - before // 2)
+    return Costs(macs, _params(net), heads)
+
+
+def shapes(example: Any) -> Any:
+    """An input with the shapes of this one and nothing in it."""
+    return tree_map(lambda leaf: leaf.to("meta") if isinstance(leaf, Tensor) else leaf, example)
 
 
 def on_meta(net: AnytimeNetwork) -> AnytimeNetwork:
@@ -87,39 +104,3 @@ def _params(net: AnytimeNetwork) -> list[int]:
             seen |= {id(parameter): parameter.numel() for parameter in module.parameters()}
         totals.append(sum(seen.values()))
     return totals
-
-
-@torch.no_grad()
-def latency(net: AnytimeNetwork, example: Any, repeats: int = 30, warmup: int = 5) -> list[float]:
-    """Median seconds from the start to each exit's prediction, running through all of them in order.
-
-    Args:
-        net: the network; it is measured as it stands (its device, threads, memory format), in eval mode.
-        example: the input, on the network's device.
-        repeats: how many runs the median is taken over.
-        warmup: runs before those, not counted.
-    """
-    if repeats < 1:
-        raise AnytimeError(f"repeats={repeats}: the median needs at least one run")
-    was_training = net.training
-    net.eval()
-    try:
-        runs = [list(_clocked(net, example)) for _ in range(warmup + repeats)][warmup:]
-    finally:
-        net.train(was_training)
-    return [statistics.median(times) for times in zip(*runs, strict=True)]
-
-
-def _clocked(net: AnytimeNetwork, example: Any) -> Iterator[float]:
-    device = next((leaf.device for leaf in tree_leaves(example) if isinstance(leaf, Tensor)), torch.device("cpu"))
-    _synchronise(device)
-    start = time.perf_counter()
-    for _ in net.steps(example):
-        _synchronise(device)
-        yield time.perf_counter() - start
-
-
-def _synchronise(device: torch.device) -> None:
-    """Wait until the device has done what it was given: its clock time is what users feel."""
-    if device.type != "cpu":
-        torch.accelerator.synchronize(device)

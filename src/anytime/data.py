@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from anytime.errors import AnytimeError
@@ -140,6 +141,21 @@ class Data:
         rows = pixels.movedim(1, -1).reshape(n, height, width * channels)
         return torch.addcmul(shift, rows.float(), scale).view(n, height, width, channels).movedim(-1, 1)
 
+    def batches(
+        self, images: "Images | Stream | None", batch_size: int = 500, device: torch.device | str = "cpu"
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Images as the network sees them and their labels, batch by batch, in order.
+
+        Example:
+            >>> data = load_data("digits")
+            >>> [tuple(x.shape) for x, labels in data.batches(data.validation, batch_size=150)]
+            [(150, 1, 8, 8), (50, 1, 8, 8)]
+        """
+        if images is None:
+            raise AnytimeError(f"data {self.name!r} has no such images")
+        for batch in images.batches(Take(indices) for indices in torch.arange(len(images)).split(batch_size)):
+            yield self.normalise(batch.pixels.to(device)), batch.labels.to(device)
+
     def digest(self) -> str:
         """A short name for what is trained on: labels, classes, normalisation and a thousand of the images."""
         digest = hashlib.blake2b(repr((self.classes, self.mean, self.std)).encode(), digest_size=8)
@@ -219,7 +235,7 @@ def load_data(name: str, *, size: int | None = None, extra: bool = False, show: 
         name: ``digits`` (1,797 hand-written digits of 8×8 pixels that come with this library); ``cifar10``,
             ``cifar100``, ``svhn``, ``imagenet`` or any other id with columns of images and labels on the Hugging Face
             Hub; or a local folder with parquet files of the Hub's form or a folder a class of images.
-        size: height and width that streamed images are brought to. Default 224.
+        size: height and width that images are brought to. Default: small ones keep theirs, streamed ones get 224.
         extra: add the ``extra`` split to the training images (SVHN has one).
         show: whether to show progress while decoding.
 
@@ -276,9 +292,18 @@ def _open(part: "Encoded", title: str, size: int | None, show: bool) -> "Images 
     from anytime.cache import decoded
     from anytime.stream import Stream
 
-    if size is None and max(part.image(0).size) <= SMALL:
-        return Images(decoded(part, title, show), part.labels)
-    return Stream(part, torch.arange(len(part)), size or 224)
+    if max(part.image(0).size) > SMALL or (size or 0) > SMALL:
+        return Stream(part, torch.arange(len(part)), size or 224)
+    pixels = decoded(part, title, show)
+    return Images(pixels if size is None else _resized(pixels, size), part.labels)
+
+
+def _resized(pixels: Tensor, size: int) -> Tensor:
+    """Small images brought to another size, each new pixel the average of those it covers."""
+    if size < 1:
+        raise AnytimeError(f"--size {size}: it is a whole number from 1")
+    parts = [F.interpolate(part.float(), (size, size), mode="area").round().byte() for part in pixels.split(1000)]
+    return torch.cat(parts)
 
 
 def _joined(one: "Images | Stream", other: "Images | Stream") -> Images:

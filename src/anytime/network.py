@@ -1,9 +1,12 @@
 """AnytimeNetwork: stages in a row, an exit after each."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
+from functools import partial
+from itertools import islice
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from anytime.errors import AnytimeError
 
@@ -20,7 +23,7 @@ class AnytimeNetwork(nn.Module):
     """A sequence of stages f_1 … f_L with a prediction g_i(x_i) after each (Sec. 3, Fig. 1b of the paper).
 
     The state x_i that goes from stage to stage may be anything that the next stage and the head at that
-    depth accept: a tensor, or a tuple or list of tensors.
+    depth accept: a tensor, or a tuple, list or dict of tensors, the samples of the batch along their first dimension.
 
     Args:
         stages: ``stages[0]`` takes the network's input, ``stages[i]`` the state that ``stages[i-1]`` returned.
@@ -72,12 +75,35 @@ class AnytimeNetwork(nn.Module):
         wanted = self._wanted(only)
         return self._steps(x, wanted)
 
-    def _steps(self, state: Any, wanted: frozenset[int]) -> Iterator[Step]:
-        last = max(wanted, default=-1)
-        for i in range(last + 1):
-            state = self.stages[i](state)
+    def _steps(self, x: Any, wanted: frozenset[int]) -> Iterator[Step]:
+        for i, head in enumerate(islice(self.walk(x), max(wanted, default=-1) + 1)):
             if i in wanted:
-                yield Step(i, self.heads[i](state))
+                yield Step(i, head())
+
+    def walk(self, x: Any) -> Generator[Callable[[], Tensor], Tensor | None, None]:
+        """Run one stage at a time and yield the exit after it, unopened: calling it evaluates its head.
+
+        Whoever walks may narrow the batch on the way: ``walk.send(rows)`` goes on with those samples alone.
+
+        Example:
+            >>> import torch
+            >>> net = AnytimeNetwork([nn.Linear(8, 8), nn.Linear(8, 8)], [nn.Linear(8, 3), nn.Linear(8, 3)])
+            >>> walk = net.walk(torch.zeros(5, 8))
+            >>> first = next(walk)                              # one stage has run, and no head
+            >>> second = walk.send(torch.tensor([0, 3]))
+            >>> second().shape
+            torch.Size([2, 3])
+        """
+        state = x
+        for stage, head in zip(self.stages, self.heads, strict=True):
+            state = stage(state)
+            rows = yield partial(head, state)
+            if rows is not None:
+                state = self.take(state, rows)
+
+    def take(self, state: Any, rows: Tensor) -> Any:
+        """The state of some samples of the batch: those rows of every tensor in it."""
+        return tree_map(lambda leaf: leaf.index_select(0, rows) if isinstance(leaf, Tensor) else leaf, state)
 
     def _wanted(self, only: Iterable[int] | None) -> frozenset[int]:
         if only is None:

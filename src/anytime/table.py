@@ -7,7 +7,9 @@ import torch
 from anytime.cost import Costs, costs
 from anytime.errors import require
 from anytime.evaluate import Curve
+from anytime.latency import Profile
 from anytime.models import create_model
+from anytime.policy import Budgeted
 
 
 def show(table: Any) -> None:
@@ -54,12 +56,23 @@ def curve_table(
     return table
 
 
-def profile_table(cost: Costs, seconds: list[float], title: str) -> Any:
+def profile_table(cost: Costs, profile: Profile, title: str) -> Any:
     """Exit, MACs, parameters, milliseconds: all cumulative."""
-    table = _table(title, "exit", "MACs", "% of cost", "parameters", "milliseconds")
-    rows = zip(cost.macs, cost.fractions, cost.params, seconds, strict=True)
-    for i, (macs, share, params, time) in enumerate(rows):
-        table.add_row(str(i + 1), millions(macs), f"{share:.1%}", millions(params), f"{1000 * time:.2f}")
+    table = _table(title, "exit", "MACs", "% of cost", "parameters", "milliseconds", "earlier heads skipped")
+    rows = zip(cost.macs, cost.fractions, cost.params, profile.through, profile.alone, strict=True)
+    for i, (macs, share, params, through, alone) in enumerate(rows):
+        times = [f"{1000 * through:.2f}", f"{1000 * alone:.2f}"]
+        table.add_row(str(i + 1), millions(macs), f"{share:.1%}", millions(params), *times)
+    return table
+
+
+def budgets_table(points: list[Budgeted], full: float, title: str) -> Any:
+    """What was allowed and spent on average, the error, and where the samples left."""
+    table = _table(title, "budget", "spent", "test error", "median exit", "left at the first", "at the last")
+    for point in points:
+        middle = next(i for i in range(len(point.shares)) if sum(point.shares[: i + 1]) >= 0.5)
+        row = [f"{point.budget / full:.1%}", f"{point.cost / full:.1%}", f"{point.error:.2%}", str(middle + 1)]
+        table.add_row(*row, f"{point.shares[0]:.1%}", f"{point.shares[-1]:.1%}")
     return table
 
 

@@ -1,0 +1,69 @@
+"""Predictions under random deadlines between 0 and 1.5 times the full time: how late, how deep. One thread, batch 1.
+
+python benchmarks/deadlines.py                   # resann-9-16, 10,000 predictions
+python benchmarks/deadlines.py resann-9-16 2000
+"""
+
+import random
+import statistics
+import sys
+import time
+
+import torch
+from ratio import machine, verdict
+
+import anytime
+
+
+def main(name: str, predictions: int) -> None:
+    torch.set_num_threads(1)
+    net = anytime.create_model(name).eval()
+    x = torch.randn(1, 3, 32, 32)
+    with torch.inference_mode():
+        right = [logits.clone() for logits in net(x)]
+    profile = anytime.profile(net, x, repeats=200, warmup=50)
+    full, stage = profile.alone[-1], max(profile.stages)
+    print(
+        f"{name}, batch 1, {machine()}; {1000 * full:.2f} ms to the last exit, {1000 * stage:.2f} ms the longest stage"
+    )
+
+    draw = random.Random(0)
+    late, fits, could, wrong, unfinished, again = [], [], [], 0, 0, profile
+    for i in range(predictions):
+        if i % 250 == 0:  # the machine's speed drifts: what fits is what fits now
+            again = anytime.profile(net, x, repeats=20, warmup=2)
+        deadline = draw.uniform(0, 1.5 * full)
+        begun = time.perf_counter()
+        try:
+            prediction = anytime.predict(net, x, deadline=deadline)
+        except anytime.Unfinished:
+            unfinished += 1
+            wrong += deadline > 1.5 * again.alone[0] + stage  # there was time enough for the first exit
+            continue
+        late.append(time.perf_counter() - begun - deadline)
+        wrong += not torch.equal(prediction.logits, right[prediction.exit])
+        deepest = again.deepest(deadline)
+        fits.append((prediction.exit - deepest) if deepest is not None else 0)
+        further = again.alone[min(prediction.exit + 2, net.exits - 1)] - again.alone[prediction.exit]
+        pace = prediction.seconds / again.alone[prediction.exit]
+        could.append(net.exits - prediction.exit > 2 and prediction.seconds + pace * further < deadline)
+    share = {shift: fits.count(shift) / len(fits) for shift in sorted(set(fits))}
+    late.sort()
+    p50, p99 = statistics.median(late), late[int(0.99 * len(late))]
+    print(f"{len(late)} answered, {unfinished} without time for exit 1, {wrong} wrong")
+    print(f"overrun: p50 {1000 * p50:.3f} ms, p99 {1000 * p99:.3f} ms, largest {1000 * late[-1]:.3f} ms")
+    print(
+        "exit reached less the deepest that fits by the profile:",
+        ", ".join(f"{s:+d}: {p:.1%}" for s, p in share.items() if p > 0.001),
+    )
+    verdict("deadlines_valid", wrong / predictions, 0.0)
+    verdict("deadlines_p50_ms", 1000 * p50, 0.0)
+    verdict("deadlines_p99_over_stage_plus_5ms", p99 / (stage + 0.005), 1.0)
+    print("deepest, or one before: by the profile's medians; at the speed that the machine had in that very prediction")
+    verdict("deadlines_deepest_by_profile", share.get(0, 0) + share.get(-1, 0), 0.95, least=True)
+    verdict("deadlines_deepest_at_its_pace", 1 - sum(could) / len(could), 0.95, least=True)
+
+
+if __name__ == "__main__":
+    name, predictions = [*sys.argv[1:], *("resann-9-16", "10000")[len(sys.argv) - 1 :]]
+    main(name, int(predictions))

@@ -1,0 +1,57 @@
+"""Easy samples leave early: wall-clock time of a batch with per-sample exits against the whole network.
+
+python benchmarks/early_exit.py RUN              # a trained run's folder; half of the average MACs, batch 256
+python benchmarks/early_exit.py RUN 0.5 256 20
+"""
+
+import sys
+from pathlib import Path
+
+import torch
+from ratio import interleaved, machine, report, verdict
+
+import anytime
+from anytime.policy import collect
+from anytime.run import read_run
+
+
+def main(run: str, part: float, batch: int, repeats: int) -> None:
+    net = anytime.load(run)
+    data = anytime.load_data(read_run(Path(run))["asked"]["data"])
+    policy = anytime.calibrate(net, data.batches(data.validation), part, unit="fraction")
+    test = collect(net, data.batches(data.test))
+    on_paper = policy.exits(test.logits)
+
+    answers = [policy.predict(net, x) for x, _ in data.batches(data.test, batch_size=batch)]
+    exits = torch.cat([answer.exits for answer in answers])
+    error = (torch.cat([answer.logits for answer in answers]).argmax(-1) != test.labels).double().mean().item()
+    some = torch.arange(0, len(test.labels), max(1, len(test.labels) // 500))
+    x = data.normalise(data.test.pixels[some])  # type: ignore[union-attr]
+    alone = [policy.predict(net, one[None]) for one in x]
+    together = torch.cat([answer.logits for answer in answers])[some]
+    worst = (torch.cat([answer.logits for answer in alone]) - together).abs().max().item()
+    moved = int((torch.cat([answer.exits for answer in alone]) != exits[some]).sum())
+    spent, last = policy.cost(exits), test.wrong[-1].double().mean().item()
+    print(f"{run}, {len(exits):,} test images, batch {batch}, {machine()}")
+    print(f"error {error:.2%} at {spent / policy.costs[-1]:.1%} of the MACs; all to the last exit {last:.2%}")
+    print(f"{len(some)} images one by one: {moved} left elsewhere, logits differ by at most {worst:.1e}")
+    print(f"left elsewhere than by every exit's logits: {int((exits != on_paper).sum())}")
+
+    batches = [x for x, _ in data.batches(data.test, batch_size=batch)][:8]
+    for number, x in enumerate(batches[:2]):
+        share = policy.cost(policy.predict(net, x).exits) / policy.costs[-1]
+        print(f"timed batch {number + 1}: {share:.1%} of the MACs")
+    with torch.inference_mode():
+        pairs = []
+        for x in batches[: max(2, repeats // 10)]:
+            pairs += interleaved(
+                lambda x=x: policy.predict(net, x), lambda x=x: net(x, [-1]), repeats // max(2, repeats // 10)
+            )
+    verdict("early_exit_cost_off_budget", abs(spent / policy.budget - 1), 0.03)
+    verdict("early_exit_one_by_one", worst, 1e-4)
+    verdict("early_exit_time", report("time: early exits / whole network, last head", [a / b for a, b in pairs]), 0.60)
+
+
+if __name__ == "__main__":
+    run, part, batch, repeats = [*sys.argv[1:], *("", "0.5", "256", "20")[len(sys.argv) - 1 :]]
+    main(run, float(part), int(batch), int(repeats))

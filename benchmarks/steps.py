@@ -1,0 +1,42 @@
+"""What it costs to be stoppable: steps(x) against a bare loop over all exits, predict(exits=L) against a plain network.
+
+python benchmarks/steps.py                       # resann-9-16, batches 1 and 32
+python benchmarks/steps.py resann-9-16 60
+"""
+
+import sys
+
+import torch
+from ratio import interleaved, machine, report, verdict
+
+import anytime
+
+
+def main(name: str, repeats: int) -> None:
+    net = anytime.create_model(name).eval()
+    plain = torch.nn.Sequential(*net.stages, net.heads[-1])
+    print(f"{name}, {net.exits} exits, {machine()}")
+    for batch in (1, 32):
+        x = torch.randn(batch, 3, 32, 32)
+
+        def bare(x: torch.Tensor = x) -> list[torch.Tensor]:
+            logits = []
+            for stage, head in zip(net.stages, net.heads, strict=True):
+                x = stage(x)
+                logits.append(head(x))
+            return logits
+
+        with torch.inference_mode():
+            pairs = interleaved(lambda x=x: list(net.steps(x)), bare, repeats)
+            ratio = report(f"batch {batch}: steps / bare loop over all exits", [a / b for a, b in pairs])
+            verdict(f"steps_batch_{batch}", ratio, 1.10)
+            pairs = interleaved(
+                lambda x=x: anytime.predict(net, x, exits=net.exits), lambda x=x: plain(x), repeats
+            )  # fmt: skip
+            ratio = report(f"batch {batch}: predict / network without exits", [a / b for a, b in pairs])
+            verdict(f"predict_batch_{batch}", ratio, 1.05)
+
+
+if __name__ == "__main__":
+    name, repeats = [*sys.argv[1:], *("resann-9-16", "100")[len(sys.argv) - 1 :]]
+    main(name, int(repeats))

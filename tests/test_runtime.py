@@ -1,0 +1,311 @@
+"""Stop whenever: what predict, start and astart promise."""
+
+import asyncio
+import subprocess
+import sys
+import threading
+import time
+
+import laws
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+import anytime
+from anytime.latency import remember
+
+STAGE = 0.01
+"""Seconds that a sleepy stage sleeps."""
+
+
+class Sleepy(nn.Module):
+    """A stage that takes its time and counts how often it was begun."""
+
+    def __init__(self, seconds=STAGE):
+        super().__init__()
+        self.seconds, self.begun = seconds, 0
+
+    def forward(self, x):
+        self.begun += 1
+        time.sleep(self.seconds)
+        return x + 1
+
+
+def sleepy(stages=6):
+    return anytime.AnytimeNetwork([Sleepy() for _ in range(stages)], [nn.Identity() for _ in range(stages)]).eval()
+
+
+def resann():
+    torch.manual_seed(0)
+    return anytime.create_model("resann-2-8").eval()
+
+
+X = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+ZERO = torch.zeros(1)
+NET = resann()
+COST = anytime.costs(NET, X)
+
+
+@given(st.integers(1, 6))
+def test_exits_runs_one_head_and_no_deeper_stage(exits):
+    net, ran = resann(), []
+    for i, (stage, head) in enumerate(zip(net.stages, net.heads, strict=True)):
+        stage.register_forward_hook(lambda *_, i=i: ran.append(("stage", i)))
+        head.register_forward_hook(lambda *_, i=i: ran.append(("head", i)))
+    with torch.no_grad():
+        whole = net(X)
+    ran.clear()
+    prediction = anytime.predict(net, X, exits=exits)
+    assert torch.equal(prediction.logits, whole[exits - 1])
+    assert prediction.exit == exits - 1
+    assert prediction.complete == (exits == 6)
+    assert prediction.stopped_by == (None if exits == 6 else "exits")
+    assert ran == [("stage", i) for i in range(exits)] + [("head", exits - 1)]
+
+
+@given(st.floats(0, 1.2))
+def test_macs_reach_the_deepest_exit_that_they_pay_for(fraction):
+    net, cost = NET, COST
+    budget = fraction * cost.alone[-1]
+    if budget < cost.alone[0]:
+        with pytest.raises(anytime.Unfinished) as error:
+            anytime.predict(net, X, macs=budget)
+        assert error.value.needed == cost.alone[0]
+        return
+    prediction = anytime.predict(net, X, macs=budget)
+    assert prediction.macs == cost.alone[prediction.exit] <= budget
+    assert prediction.complete or cost.alone[prediction.exit + 1] > budget
+
+
+@given(st.integers(1, 6), st.integers(1, 6))
+def test_the_first_limit_to_bind_wins(exits, affordable):
+    prediction = anytime.predict(NET, X, exits=exits, macs=COST.alone[affordable - 1], deadline=60)
+    assert prediction.exit + 1 == min(exits, affordable)
+    bound = None if prediction.complete else "macs" if affordable < exits else "exits"
+    assert prediction.stopped_by == bound
+
+
+@settings(max_examples=25)
+@given(st.floats(0, 1.5 * 6 * STAGE))
+def test_a_deadline_is_kept(deadline):
+    net = sleepy()
+    profile = anytime.profile(net, ZERO, repeats=2, warmup=0)
+    begun, unfinished = time.perf_counter(), None
+    try:
+        prediction = anytime.predict(net, ZERO, deadline=deadline)
+    except anytime.Unfinished as error:
+        unfinished = error
+    assert time.perf_counter() - begun <= deadline + STAGE + 0.05
+    if unfinished is None:
+        deepest = profile.deepest(deadline)
+        assert prediction.exit in (deepest, deepest - 1)
+        assert prediction.logits.item() == prediction.exit + 1
+    else:
+        assert deadline <= 1.1 * unfinished.needed
+        assert sum(stage.begun for stage in net.stages) <= 2 * 6 + 1, "a stage was begun that could not end in time"
+
+
+def test_without_a_profile_it_learns_one():
+    net = sleepy()
+    first = anytime.predict(net, ZERO, deadline=3.5 * STAGE)
+    assert first.stopped_by == "deadline"
+    anytime.predict(net, ZERO)
+    assert anytime.predict(net, ZERO, deadline=3.8 * STAGE).exit in (1, 2)
+    with pytest.raises(anytime.Unfinished, match=r"it takes about 0\.01"):
+        anytime.predict(net, ZERO, deadline=0.5 * STAGE)
+
+
+def test_a_slow_moment_does_no_lasting_harm():
+    net = sleepy()
+    for stage in net.stages:
+        stage.seconds = 5 * STAGE
+    anytime.predict(net, ZERO)
+    for stage in net.stages:
+        stage.seconds = STAGE
+    for _ in range(4):  # one more exit each time, as the stages turn out to be fast again
+        prediction = anytime.predict(net, ZERO, deadline=12 * STAGE)
+    assert prediction.complete
+
+
+def test_the_first_exit_too_late_is_not_an_answer():
+    net = sleepy()
+    with pytest.raises(anytime.Unfinished, match="too late") as error:
+        anytime.predict(net, ZERO, deadline=0.2 * STAGE)
+    assert error.value.stopped_by == "deadline"
+    assert error.value.seconds >= STAGE
+    assert torch.equal(error.value.prediction.logits, ZERO + 1)
+    with pytest.raises(TimeoutError):
+        anytime.predict(net, ZERO, deadline=0)
+
+
+def test_anything_with_steps_will_do():
+    class Counts:
+        def steps(self, x):
+            for exit in range(3):
+                time.sleep(STAGE)
+                yield anytime.Step(exit, x * exit)
+
+    assert torch.equal(anytime.predict(Counts(), ZERO).logits, 2 * ZERO)
+    assert anytime.predict(Counts(), ZERO).complete
+    assert anytime.predict(Counts(), ZERO, exits=2).exit == 1
+    assert anytime.predict(Counts(), ZERO, exits=2).macs is None
+    with pytest.raises(anytime.AnytimeError, match="cost of a Counts is not known"):
+        anytime.predict(Counts(), ZERO, macs=1)
+
+
+def test_stop_ends_it_within_a_stage():
+    net, stop = sleepy(50), threading.Event()
+    threading.Timer(5 * STAGE, stop.set).start()
+    prediction = anytime.predict(net, ZERO, stop=stop)
+    assert prediction.stopped_by == "stop"
+    assert torch.equal(prediction.logits, ZERO + prediction.exit + 1)
+    assert 1 <= prediction.exit <= 8
+    with pytest.raises(anytime.Unfinished, match="stop"):
+        anytime.predict(net, ZERO, stop=stop)
+
+
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        ({"exits": 0}, "whole number from 1"),
+        ({"exits": 7}, "has 6"),
+        ({"deadline": float("nan")}, "deadline=nan"),
+        ({"macs": float("nan")}, "macs=nan"),
+    ],
+)
+def test_limits_that_make_no_sense(limits, message):
+    with pytest.raises(anytime.AnytimeError, match=message):
+        anytime.predict(resann(), X, **limits)
+
+
+def test_training_mode_is_refused():
+    with pytest.raises(anytime.AnytimeError, match=r"net\.eval\(\)"):
+        anytime.predict(resann().train(), X)
+
+
+def test_a_run_goes_on_by_itself():
+    net = sleepy()
+    with anytime.start(net, ZERO) as run:
+        assert run.latest() is None
+        assert not run.done
+        early = run.result(timeout=2.7 * STAGE)
+        assert not early.complete
+        assert early.exit <= 2
+        last = run.result()
+    assert last.complete
+    assert last.macs == 0
+    assert torch.equal(last.logits, ZERO + 6)
+    assert torch.equal(early.logits, ZERO + early.exit + 1)
+
+
+def test_a_stopped_run_keeps_what_it_had():
+    net = sleepy(100)
+    run = anytime.start(net, ZERO)
+    with pytest.raises(anytime.Unfinished):
+        run.result(timeout=0)
+    time.sleep(3.5 * STAGE)
+    begun = time.perf_counter()
+    run.stop()
+    assert time.perf_counter() - begun < STAGE + 0.05
+    assert run.done
+    assert net.stages[-1].begun == 0
+    assert run.latest().stopped_by == "stop" or run.latest().exit < 5
+
+
+def test_exceptions_reach_the_caller():
+    net = sleepy(3)
+    net.stages[1] = nn.Linear(5, 5)
+    run = anytime.start(net, ZERO)
+    for ask in (run.result, run.latest):
+        with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+            ask()
+    run.stop()
+
+
+def test_many_runs_at_once_are_each_their_own():
+    net, inputs = resann(), torch.randn(16, 1, 3, 16, 16)
+    with torch.no_grad():
+        wanted = [net(x)[-1] for x in inputs]
+    before = threading.active_count()
+    runs = [anytime.start(net, x) for x in inputs]
+    for run, logits in zip(runs, wanted, strict=True):
+        assert torch.allclose(run.result().logits, logits, atol=1e-5)
+    assert threading.active_count() == before
+
+
+def test_the_interpreter_ends_though_a_run_goes_on(environment):
+    code = """
+import time, torch, anytime
+class Slow(torch.nn.Module):
+    def forward(self, x):
+        time.sleep(0.05)
+        return x
+net = anytime.AnytimeNetwork([Slow() for _ in range(2000)], [torch.nn.Identity() for _ in range(2000)]).eval()
+run = anytime.start(net, torch.zeros(1))
+run.result(timeout=0.2)
+print("end")
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=environment)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "end\n", "")
+
+
+def test_async_gives_every_exit_and_stops_when_left():
+    net = sleepy()
+
+    async def whole():
+        return [prediction.exit async for prediction in anytime.astart(net, ZERO)]
+
+    async def part():
+        async for prediction in anytime.astart(net, ZERO):
+            if prediction.exit == 1:
+                break
+
+    async def limited():
+        return [prediction.exit async for prediction in anytime.astart(net, ZERO, exits=3)]
+
+    assert asyncio.run(whole()) == [0, 1, 2, 3, 4, 5]
+    assert asyncio.run(limited()) == [0, 1, 2]
+    before = [stage.begun for stage in net.stages]
+    asyncio.run(part())
+    time.sleep(2 * STAGE)
+    assert net.stages[-1].begun == before[-1]
+    assert threading.active_count() == 1
+
+    async def broken():
+        net.stages[1] = nn.Linear(5, 5)
+        async for _ in anytime.astart(net, ZERO):
+            pass
+
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        asyncio.run(broken())
+
+
+def test_a_profile_is_kept_beside_the_model(tmp_path):
+    net = resann()
+    anytime.save(net, tmp_path)
+    profile = anytime.profile(net, X, repeats=2)
+    path = profile.save(tmp_path)
+    anytime.profile(net, X[:1], repeats=2).save(tmp_path)
+    anytime.profile(net, X, repeats=2).save(tmp_path)  # in the place of the first
+    assert path.read_text().count('"stages"') == 2
+    again = anytime.load(tmp_path)
+    with pytest.raises(anytime.Unfinished) as error:  # known before anything has run
+        anytime.predict(again, X, deadline=0)
+    assert error.value.needed > 0
+    path.write_text('{"profiles": [{"stages": [1]}]}')
+    with pytest.raises(anytime.AnytimeError, match=r"profile\.json is damaged"):
+        anytime.load(tmp_path)
+
+
+def test_a_profile_of_another_network_is_refused():
+    profile = anytime.profile(resann(), X, repeats=2)
+    with pytest.raises(anytime.AnytimeError, match="6 stages"):
+        remember(sleepy(3), profile)
+
+
+def test_a_narrowed_walk_is_the_walk_of_the_rest():
+    for name in ("resann-2-8", "denseann-40-4", "msdnet-cifar"):
+        net = anytime.create_model(name).eval()
+        laws.narrowing_law(net, torch.randn(5, 3, 32, 32))
