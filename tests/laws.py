@@ -90,7 +90,7 @@ def narrowing_law(net, x):
     """Samples taken out of the batch on the way leave the others' answers as they were."""
     with torch.no_grad():
         whole = net(x)
-        inside = torch.arange(len(x))
+        inside = torch.arange(len(whole[0]))
         walk = net.walk(x)
         head = next(walk)
         for exit in range(net.exits):
@@ -99,4 +99,4 @@ def narrowing_law(net, x):
                 rows = torch.arange(len(inside))[1:] if len(inside) > 2 else None
                 inside = inside if rows is None else inside[rows]
                 head = walk.send(rows)
-        assert len(inside) < len(x)
+        assert len(inside) < len(whole[0])

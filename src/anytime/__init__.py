@@ -1,6 +1,7 @@
 """Anytime neural networks: a valid prediction early, a better one with every further moment."""
 
 from anytime.checkpoint import load, save
+from anytime.convert import ConvertedNetwork, convert
 from anytime.cost import Costs, costs
 from anytime.data import Data, Images, load_data
 from anytime.errors import AnytimeError, MissingExtra, NonFiniteLoss
@@ -33,6 +34,7 @@ __all__ = [
     "BlockMSDNet",
     "BottleneckResANN",
     "Const",
+    "ConvertedNetwork",
     "Costs",
     "Curve",
     "Data",
@@ -59,6 +61,7 @@ __all__ = [
     "WeightScheme",
     "astart",
     "calibrate",
+    "convert",
     "costs",
     "create_model",
     "create_scheme",

@@ -1,12 +1,15 @@
 """What each exit costs: multiply-accumulates and parameters. (Seconds are in ``latency.py``.)"""
 
 import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import tree_map
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -66,15 +69,36 @@ def costs(net: AnytimeNetwork, example: Any) -> Costs:
         >>> f"{anytime.costs(net, torch.zeros(1, 3, 32, 32)).macs[-1] / 1e6:.1f} million"
         '125.6 million'
     """
-    twin = on_meta(net).eval()
+    if getattr(net, "paused_because", None):  # what it does depends on the data: it must really run
+        return _counted(net, tree_map(lambda leaf: _real(leaf, net), example))
+    return _counted(on_meta(net), shapes(example), _params(net))
+
+
+@contextmanager
+def counting() -> Iterator[FlopCounterMode]:
+    """Count attention as the products of matrices that it is: torch does not count its fused kernels on processors."""
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        yield counter
+
+
+def _real(leaf: Any, net: AnytimeNetwork) -> Any:
+    if not isinstance(leaf, Tensor) or leaf.device.type != "meta":
+        return leaf
+    return torch.zeros(leaf.shape, dtype=leaf.dtype, device=next(net.parameters()).device)
+
+
+def _counted(net: AnytimeNetwork, example: Any, params: list[int] | None = None) -> Costs:
     macs, heads = [], []
-    with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        for head in twin.walk(shapes(example)):
+    was_training = net.training
+    net.eval()
+    with torch.no_grad(), counting() as counter:
+        for head in net.walk(example):
             before = counter.get_total_flops()
             head()
             macs.append(counter.get_total_flops() // 2)
             heads.append(macs[-1] - before // 2)
-    return Costs(macs, _params(net), heads)
+    net.train(was_training)
+    return Costs(macs, params or _params(net), heads)
 
 
 def shapes(example: Any) -> Any:
