@@ -14,10 +14,17 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def interleaved(ours: Callable[[], object], theirs: Callable[[], object], repeats: int) -> list[tuple[float, float]]:
-    """Seconds of each in turn, after a run of both that does not count."""
+    """Seconds of each in turn, after a run of both that does not count; each is first every other time."""
     ours()
     theirs()
-    return [(seconds(ours), seconds(theirs)) for _ in range(repeats)]
+    pairs = []
+    for i in range(repeats):
+        if i % 2:
+            after = seconds(theirs)
+            pairs.append((seconds(ours), after))
+        else:
+            pairs.append((seconds(ours), seconds(theirs)))
+    return pairs
 
 
 def report(what: str, ratios: list[float]) -> float:

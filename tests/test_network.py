@@ -4,6 +4,7 @@ import torch
 from torch import nn
 
 import anytime
+from anytime.network import select_rows
 
 
 class Pair(nn.Module):
@@ -67,3 +68,14 @@ def test_compiled_whole(net):
     x = torch.randn(5, 6)
     compiled = torch.compile(net, backend="eager", fullgraph=True)
     assert all(torch.equal(a, b) for a, b in zip(net(x), compiled(x), strict=True))
+
+
+def test_chosen_rows_keep_their_layout():
+    x = torch.randn(6, 4, 5, 7)
+    rows = torch.tensor([4, 0, 3])
+    for layout in (torch.contiguous_format, torch.channels_last):
+        chosen = select_rows(x.contiguous(memory_format=layout), rows)
+        assert torch.equal(chosen, x[rows])
+        assert chosen.is_contiguous(memory_format=layout)
+    assert torch.equal(select_rows(x.transpose(0, 1), rows, dim=1), x[rows].transpose(0, 1))
+    assert torch.equal(select_rows(x[:, :1].expand(6, 4, 5, 7), rows), x[rows, :1].expand(3, 4, 5, 7))

@@ -11,6 +11,7 @@ from torch.fx import Graph, Node
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 
 from anytime.errors import AnytimeError
+from anytime.network import select_rows
 
 Run = Callable[..., tuple[Any, ...]]
 """The code of a stage: from the trunk and the values that come in to those that leave."""
@@ -72,7 +73,7 @@ def _take(value: Any, layout: Rows | None, rows: Tensor, batch: int) -> Any:
     if not layout.one_each:
         each = value.shape[layout.dim] // batch
         rows = (rows[:, None] * each + torch.arange(each, device=rows.device)).flatten()
-    return value.index_select(layout.dim, rows)
+    return select_rows(value, rows, layout.dim)
 
 
 class Stage(nn.Module):

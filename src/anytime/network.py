@@ -103,7 +103,7 @@ class AnytimeNetwork(nn.Module):
 
     def take(self, state: Any, rows: Tensor) -> Any:
         """The state of some samples of the batch: those rows of every tensor in it."""
-        return tree_map(lambda leaf: leaf.index_select(0, rows) if isinstance(leaf, Tensor) else leaf, state)
+        return tree_map(lambda leaf: select_rows(leaf, rows) if isinstance(leaf, Tensor) else leaf, state)
 
     def _wanted(self, only: Iterable[int] | None) -> frozenset[int]:
         if only is None:
@@ -116,3 +116,13 @@ class AnytimeNetwork(nn.Module):
                     f"(or -{self.exits} to -1 from the end)"
                 )
         return frozenset(i % self.exits for i in only)
+
+
+def select_rows(tensor: Tensor, rows: Tensor, dim: int = 0) -> Tensor:
+    """Some rows, laid out in memory as the tensor is: with channels last, if it has them there.
+
+    ``index_select`` alone would put channels first, and everything after it would be slower.
+    """
+    order = sorted(range(tensor.ndim), key=lambda d: (-tensor.stride(d), d))
+    back = sorted(range(tensor.ndim), key=order.__getitem__)
+    return tensor.permute(order).index_select(order.index(dim), rows).permute(back)
