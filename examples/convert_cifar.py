@@ -1,4 +1,4 @@
-"""Convert a model of Hugging Face transformers and train all of its exits on CIFAR-10.
+"""Convert a ViT of transformers or a ResNet18 of timm, small ones, and train all of their exits on CIFAR-10.
 
 python examples/convert_cifar.py vit adaloss --data cifar10
 python examples/convert_cifar.py resnet const --data FOLDER --epochs 20
@@ -10,7 +10,8 @@ import argparse
 from pathlib import Path
 
 import torch
-from transformers import ResNetConfig, ResNetForImageClassification, ViTConfig, ViTForImageClassification
+from timm.models.resnet import BasicBlock, ResNet
+from transformers import ViTConfig, ViTForImageClassification
 
 import anytime
 from anytime.memory import keep_freed_memory
@@ -21,11 +22,9 @@ def build(name: str) -> torch.nn.Module:
     if name == "vit":
         sizes = {"hidden_size": 96, "num_hidden_layers": 6, "num_attention_heads": 4, "intermediate_size": 192}
         return ViTForImageClassification(ViTConfig(image_size=32, patch_size=4, num_labels=10, **sizes))
-    widths = [32, 64, 128, 256]
-    config = ResNetConfig(
-        embedding_size=32, hidden_sizes=widths, depths=[2, 2, 2, 2], layer_type="basic", num_labels=10
-    )  # fmt: skip
-    return ResNetForImageClassification(config)
+    model = ResNet(BasicBlock, (2, 2, 2, 2), num_classes=10, channels=(32, 64, 128, 256), stem_width=32)
+    model.maxpool = torch.nn.Identity()  # small images need no more pooling
+    return model
 
 
 def main() -> None:
@@ -34,6 +33,7 @@ def main() -> None:
     parser.add_argument("scheme", nargs="?", default="adaloss")
     parser.add_argument("--data", default="cifar10", help="cifar10, or a folder of parquet files")
     parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument("--subset", type=int, help="train on a balanced part of so many images")
     parser.add_argument("--exits", type=int, default=4)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=Path, help="the run folder; otherwise one in runs/")
@@ -41,6 +41,8 @@ def main() -> None:
     keep_freed_memory()
     torch.manual_seed(asked.seed)
     data = anytime.load_data(asked.data)
+    if asked.subset:
+        data = data.subset(asked.subset, asked.seed)
     net = anytime.convert(build(asked.model), torch.zeros(1, *data.shape), exits=asked.exits)
     print(f"{asked.model}: exits after {', '.join(net.places)}")
     result = anytime.fit(
