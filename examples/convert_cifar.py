@@ -20,9 +20,9 @@ from anytime.plot import plot_curves
 
 def build(name: str) -> torch.nn.Module:
     if name == "vit":
-        sizes = {"hidden_size": 96, "num_hidden_layers": 6, "num_attention_heads": 4, "intermediate_size": 192}
+        sizes = {"hidden_size": 64, "num_hidden_layers": 6, "num_attention_heads": 4, "intermediate_size": 128}
         return ViTForImageClassification(ViTConfig(image_size=32, patch_size=4, num_labels=10, **sizes))
-    model = ResNet(BasicBlock, (2, 2, 2, 2), num_classes=10, channels=(32, 64, 128, 256), stem_width=32)
+    model = ResNet(BasicBlock, (2, 2, 2, 2), num_classes=10, channels=(16, 32, 64, 128), stem_width=16)
     model.maxpool = torch.nn.Identity()  # small images need no more pooling
     return model
 
@@ -50,7 +50,8 @@ def main() -> None:
         data,
         asked.scheme,
         epochs=asked.epochs,
-        lr={"vit": 0.03, "resnet": 0.1}[asked.model],
+        optimizer={"vit": "adamw", "resnet": "sgd"}[asked.model],
+        lr={"vit": 0.001, "resnet": 0.1}[asked.model],
         batch_size=64,
         seed=asked.seed,
         output=asked.output or Path("runs") / f"convert-{asked.model}-{asked.scheme}-seed{asked.seed}",

@@ -126,3 +126,38 @@ def test_what_makes_no_sense_is_refused():
         policy.predict(net, torch.zeros(1, 3, 32, 32))
     with pytest.raises(anytime.AnytimeError, match="training mode"):
         fit_policy(outputs(0, exits=3), costs[:3], 3.0).predict(net, torch.zeros(1, 3, 32, 32))
+
+
+def test_a_sample_that_is_no_number_does_not_spoil_the_batch():
+    net = NETS["resann"]().eval()
+    x, labels = torch.randn(24, 3, 32, 32), torch.randint(10, (24,))
+    policy = anytime.calibrate(net, [(x, labels)], budget=0.6, unit="fraction")
+    spoilt = x.clone()
+    spoilt[2] = float("nan")
+    answers = policy.predict(net, spoilt)
+    assert answers.exits[2] == net.exits - 1
+    assert torch.equal(answers.exits[3:], policy.predict(net, x).exits[3:])
+    with pytest.raises(anytime.AnytimeError, match="no numbers for some"):
+        anytime.calibrate(net, [(spoilt, labels)], budget=0.6, unit="fraction")
+    with pytest.raises(anytime.AnytimeError, match="expected a batch"):
+        policy.predict(net, None)
+
+
+def test_wrong_validation_data():
+    net, x = NETS["resann"]().eval(), torch.randn(8, 3, 16, 16)
+    labels = torch.randint(10, (8,))
+    for batches, message in [
+        ((x, labels), "make a list"),
+        ([(x, labels[:1])], "one class number for each of 8"),
+        ([(x, labels.float())], "expected one class number"),
+        ([(x, labels - 100)], "there are 10 classes"),
+        ([(x[:0], labels[:0])], "no samples"),
+    ]:
+        with pytest.raises(anytime.AnytimeError, match=message):
+            anytime.calibrate(net, batches, budget=0.6, unit="fraction")
+    policy = anytime.calibrate(net, [(x[:0], labels[:0]), (x, labels)], budget=0.6, unit="fraction")
+    assert policy.costs[-1] > 0
+    with pytest.raises(anytime.AnytimeError, match=r"first exit takes 0\.2"):
+        anytime.calibrate(net, [(x, labels)], budget=0.1, unit="fraction")
+    with pytest.raises(anytime.AnytimeError, match="the last 1"):
+        anytime.calibrate(net, [(x, labels)], budget=50, unit="fraction")

@@ -1,6 +1,7 @@
 """Stop whenever: what predict, start and astart promise."""
 
 import asyncio
+import json
 import subprocess
 import sys
 import threading
@@ -97,10 +98,10 @@ def test_a_deadline_is_kept(deadline):
         prediction = anytime.predict(net, ZERO, deadline=deadline)
     except anytime.Unfinished as error:
         unfinished = error
-    assert time.perf_counter() - begun <= deadline + STAGE + 0.05
+    assert time.perf_counter() - begun <= deadline + STAGE + 0.1
     if unfinished is None:
         deepest = profile.deepest(deadline)
-        assert prediction.exit in (deepest, deepest - 1)
+        assert deepest - 2 <= prediction.exit <= deepest  # two: another process may be in the way
         assert prediction.logits.item() == prediction.exit + 1
     else:
         assert deadline <= 1.1 * unfinished.needed
@@ -169,7 +170,7 @@ def test_stop_ends_it_within_a_stage():
 @pytest.mark.parametrize(
     ("limits", "message"),
     [
-        ({"exits": 0}, "whole number from 1"),
+        ({"exits": 0}, "must be a whole number from 1"),
         ({"exits": 7}, "has 6"),
         ({"deadline": float("nan")}, "deadline=nan"),
         ({"macs": float("nan")}, "macs=nan"),
@@ -309,3 +310,98 @@ def test_a_narrowed_walk_is_the_walk_of_the_rest():
     for name in ("resann-2-8", "denseann-40-4", "msdnet-cifar"):
         net = anytime.create_model(name).eval()
         laws.narrowing_law(net, torch.randn(5, 3, 32, 32))
+
+
+def test_counting_is_not_taken_for_a_slow_stage():
+    net = resann()
+    anytime.predict(net, X, macs=1e12)  # counts first
+    assert anytime.predict(net, X, deadline=0.5).complete
+
+
+def test_what_was_slow_is_tried_again():
+    net = sleepy(2)
+    net.stages[0].seconds = 20 * STAGE
+    anytime.predict(net, ZERO)
+    net.stages[0].seconds = 0
+    answered = 0
+    for _ in range(12):
+        try:
+            anytime.predict(net, ZERO, deadline=10 * STAGE)
+            answered += 1
+        except anytime.Unfinished as error:
+            assert error.needed >= 20 * STAGE  # noqa: PT017
+    assert answered >= 2, "once tried, always answered"
+
+
+def test_counting_in_threads_leaves_attention_as_it_was():
+    def flags():
+        return torch.backends.cuda.flash_sdp_enabled(), torch.backends.cuda.mem_efficient_sdp_enabled()
+
+    before, net = flags(), resann()
+    threads = [threading.Thread(target=anytime.costs, args=(net, X[:1].repeat(b, 1, 1, 1))) for b in range(2, 10)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert flags() == before
+
+
+def test_saving_another_model_forgets_its_profile(tmp_path):
+    anytime.save(resann(), tmp_path)
+    anytime.profile(resann(), X, repeats=2).save(tmp_path)
+    anytime.save(anytime.create_model("resann-1-8"), tmp_path)
+    assert not (tmp_path / "profile.json").exists()
+    anytime.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"device": ["x"], "threads": [1]},
+        {"heads": []},
+        {"stages": [10**400] * 6},
+        {"stages": [float("nan")] * 6},
+        {"stages": [-1.0] * 6},
+        {"stages": "111111"},
+        {"inputs": 5},
+    ],
+)
+def test_damaged_profiles_are_one_line(tmp_path, damage):
+    anytime.save(resann(), tmp_path)
+    path = anytime.profile(resann(), X, repeats=2).save(tmp_path)
+    content = json.loads(path.read_text())
+    content["profiles"][0] |= damage
+    path.write_text(json.dumps(content))
+    with pytest.raises(anytime.AnytimeError, match="is damaged"):
+        anytime.load(tmp_path)
+
+
+def test_a_stopped_run_says_so():
+    run = anytime.start(sleepy(50), ZERO)
+    time.sleep(3 * STAGE)
+    run.stop()
+    assert run.result().stopped_by == "stop"
+    assert not run.result().complete
+
+
+@pytest.mark.parametrize("limits", [{"exits": 2.5}, {"exits": True}, {"deadline": "3"}, {"macs": "3"}, {"stop": True}])
+def test_limits_of_other_types(limits):
+    with pytest.raises(anytime.AnytimeError, match="it must be"):
+        anytime.predict(NET, X, **limits)
+    with pytest.raises(anytime.AnytimeError, match="it must be"):
+        anytime.astart(NET, X, **limits)
+
+
+def test_what_is_no_network():
+    for thing in (nn.Linear(2, 2).eval(), 5):
+        with pytest.raises(anytime.AnytimeError, match=r"no steps\(x\)"):
+            anytime.predict(thing, X)
+    with pytest.raises(anytime.AnytimeError, match="no anytime network"):
+        anytime.profile(nn.Linear(2, 2), X)
+
+    class Nothing:
+        def steps(self, _):
+            yield from ()
+
+    with pytest.raises(anytime.AnytimeError, match="has no exits"):
+        anytime.predict(Nothing(), X)

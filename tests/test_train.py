@@ -93,6 +93,17 @@ def test_every_scheme_trains_and_resumes(scheme, data, tmp_path):
     assert same(whole, again)
 
 
+def test_adamw_resumes_too(data, tmp_path):
+    whole, parts, again = small(), small(), small()
+    adam = {"optimizer": "adamw", "lr": 0.001}
+    train(whole, data, "const", **adam)
+    stopped(parts, data, tmp_path / "run", "const", after=3, **adam)
+    train(again, data, "const", output=tmp_path / "run", resume=True, **adam)
+    assert same(whole, again)
+    with pytest.raises(anytime.AnytimeError, match="sgd or adamw"):
+        train(small(), data, optimizer="magic")
+
+
 def stopped(net, data, folder, scheme="adaloss", after=3, **options):
     """A run that a polite kill ends after some steps."""
     calls = []

@@ -1,7 +1,8 @@
 """A model's graph, captured by ``torch.export`` and cut into stages that read the model's own parameters."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 import torch
@@ -15,6 +16,10 @@ from anytime.network import select_rows
 
 Run = Callable[..., tuple[Any, ...]]
 """The code of a stage: from the trunk and the values that come in to those that leave."""
+
+
+CLASS_TOKENS = {"cls_token", "class_token", "class_embedding"}
+"""What public libraries call the parameter."""
 
 
 class NotCaptured(Exception):
@@ -35,7 +40,7 @@ class Trunk(nn.Module):
 
     def forward(self, x: Any) -> Tensor:
         """The model's own logits."""
-        if isinstance(x, dict):
+        if isinstance(x, Mapping):
             return self.logits(self.model(**x))
         return self.logits(self.model(*x) if isinstance(x, tuple | list) else self.model(x))
 
@@ -104,7 +109,7 @@ class Inputs:
 
     spec: Any
     leaves: list[Any]
-    """Of the example: a shape with None where any size will do for a tensor, otherwise the value itself."""
+    """Of the example: of a tensor the least and largest size of each dimension, otherwise the value itself."""
     keys: list[str] | None
 
     def __deepcopy__(self, _memo: Any) -> "Inputs":
@@ -112,7 +117,7 @@ class Inputs:
 
     def flatten(self, x: Any) -> list[Tensor]:
         """The tensors of an input, which must be of the example's form."""
-        if self.keys is not None and isinstance(x, dict) and sorted(x) == sorted(self.keys):
+        if self.keys is not None and isinstance(x, Mapping) and sorted(x) == sorted(self.keys):
             x = {key: x[key] for key in self.keys}
         leaves, spec = tree_flatten(x)
         if spec != self.spec:
@@ -123,9 +128,8 @@ class Inputs:
                     f"got an input of the form {_form(x)}; the example was of the form {self._example()}"
                 )
             if isinstance(leaf, Tensor):
-                fits = leaf.ndim == len(expected) and all(
-                    e in (None, n) for e, n in zip(expected, leaf.shape, strict=True)
-                )
+                sizes = zip(expected, leaf.shape, strict=False)
+                fits = leaf.ndim == len(expected) and all(least <= n <= most for (least, most), n in sizes)
             else:
                 fits = leaf == expected
             if not fits:
@@ -143,7 +147,12 @@ def _form(x: Any) -> str:
 def _shape(expected: Any) -> str:
     if not isinstance(expected, tuple):
         return repr(expected)
-    return "a tensor of shape (" + ", ".join("any" if n is None else str(n) for n in expected) + ")"
+    return "a tensor of shape (" + ", ".join(map(_size, expected)) + ")"
+
+
+def _size(bounds: tuple[int, float]) -> str:
+    least, most = bounds
+    return str(least) if least == most else "any" if most == inf else f"{least} to {most}"
 
 
 class Captured:
@@ -168,6 +177,10 @@ class Captured:
         placeholders = [node for node in program.graph.nodes if node.op == "placeholder"]
         self.users = [n for n in placeholders if n not in self.attributes and isinstance(n.meta.get("val"), Tensor)]
         self.symbols = _batch_symbols(self.users, batch)
+        self.ranges = program.range_constraints
+        for node in self.users:
+            if self._is_batch(size := node.meta["val"].shape[0]) and self._bounds(size) != (0, inf):
+                raise NotCaptured(f"its graph holds for {_size(self._bounds(size))} samples alone")
         self._describe_inputs(example)
         (output,) = (node for node in program.graph.nodes if node.op == "output")
         self.output: Node = tree_leaves(output.args)[0]
@@ -202,9 +215,19 @@ class Captured:
 
     def _describe_inputs(self, example: Any) -> None:
         leaves, spec = tree_flatten(example)
-        shapes = iter(tuple(None if _symbolic(n) else int(n) for n in node.meta["val"].shape) for node in self.users)
+        shapes = iter(tuple(map(self._bounds, node.meta["val"].shape)) for node in self.users)
         described = [next(shapes) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
         self.inputs = Inputs(spec, described, list(example) if isinstance(example, dict) else None)
+
+    def _bounds(self, size: Any) -> tuple[int, float]:
+        """The sizes for which the graph holds; what it does for one sample or token was not looked at, and is tried."""
+        if not _symbolic(size):
+            return int(size), int(size)
+        bounds = self.ranges.get(size.node.expr)
+        if bounds is None:
+            return 0, inf
+        least, most = bounds.lower, bounds.upper
+        return (int(least) if least > 2 else 0), (int(most) if most.is_finite and most < 2**31 else inf)
 
     def _find_calls(self) -> None:
         """The last node of each call of each module."""
@@ -233,6 +256,12 @@ class Captured:
     def live(self, position: int) -> int:
         """How many features cross a cut after this position; masks and the like are not counted."""
         return sum(node in self.features and self.last_use(node) > position for node in self.nodes[: position + 1])
+
+    def has_class_token(self, node: Node) -> bool:
+        """Whether a class token, if the model has one, has joined the others by then."""
+        tokens = [a for a, name in self.attributes.items() if name.rpartition(".")[2] in CLASS_TOKENS]
+        uses = [self.position[user] for token in tokens for user in token.users if user in self.position]
+        return any(use < self.position[node] for use in uses)
 
     def rows(self, node: Node) -> Rows | None:
         """Where the samples are in a value."""

@@ -7,9 +7,13 @@ import torch
 
 from anytime.errors import AnytimeError
 from anytime.files import read_json, read_tensors, write_json, write_tensors
+from anytime.latency import FILE as PROFILES
 from anytime.latency import read_profiles, remember
 from anytime.models import create_model
 from anytime.network import AnytimeNetwork
+
+POLICY = "policy.json"
+"""Where ``Policy.save`` writes, beside the model it is for."""
 
 
 def save(net: AnytimeNetwork, folder: str | Path, **about: Any) -> Path:
@@ -18,7 +22,8 @@ def save(net: AnytimeNetwork, folder: str | Path, **about: Any) -> Path:
     Args:
         net: the network. One that ``create_model`` built can be loaded by the folder alone; any other by
             ``load(folder, net=...)`` with a network built in the same way.
-        folder: made if it is not there; files of an earlier ``save`` are replaced, each only when the new one is whole.
+        folder: made if it is not there; files of an earlier ``save`` are replaced, each only when the new one is whole;
+            a latency profile and an early-exit policy of an earlier model are removed.
         about: anything JSON can hold that users of the model need, for instance the classes' names.
 
     Example:
@@ -28,7 +33,13 @@ def save(net: AnytimeNetwork, folder: str | Path, **about: Any) -> Path:
         {'model': 'resann-1-8'}
     """
     folder = Path(folder)
-    write_tensors(folder / "model.safetensors", net.state_dict(), {})
+    for made_for_another in (PROFILES, POLICY):
+        (folder / made_for_another).unlink(missing_ok=True)
+    state = net.state_dict()
+    kept = {tensor.data_ptr(): name for name, tensor in reversed(state.items()) if tensor.numel()}
+    tied = {name for name, tensor in state.items() if tensor.numel() and kept[tensor.data_ptr()] != name}
+    tied = {name for name in tied if state[name].shape == state[kept[state[name].data_ptr()]].shape}
+    write_tensors(folder / "model.safetensors", {name: t for name, t in state.items() if name not in tied}, {})
     write_json(folder / "config.json", {**(net.config or {"model": None}), **({"about": about} if about else {})})
     return folder
 
@@ -55,7 +66,10 @@ def load(folder: str | Path, net: AnytimeNetwork | None = None) -> AnytimeNetwor
     build = net is None
     net = _build(folder, config) if net is None else net
     tensors, _ = read_tensors(folder / "model.safetensors")
+    first = {t.data_ptr(): name for name, t in reversed(net.state_dict().items()) if t.numel()}
     for name, expected in net.state_dict().items():
+        if name not in tensors and expected.numel() and (twin := first[expected.data_ptr()]) in tensors:
+            tensors[name] = tensors[twin]  # tied: written once
         if name in tensors and tensors[name].dtype != expected.dtype:
             raise AnytimeError(f"{folder}: model.safetensors has {name} as {tensors[name].dtype}, not {expected.dtype}")
     try:
@@ -71,7 +85,8 @@ def load(folder: str | Path, net: AnytimeNetwork | None = None) -> AnytimeNetwor
     if build:  # reading has laid the weights out anew
         net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     for profile in read_profiles(folder):
-        remember(net, profile)
+        if len(profile.stages) == len(net.stages):
+            remember(net, profile)
     return net.eval()
 
 

@@ -202,6 +202,8 @@ def evaluate_command(
     - `anytime evaluate runs/a --opt runs/opt-5 --opt runs/opt-9 --json`
     - `anytime evaluate runs/a --budgets` adds the error against the average cost, with per-sample exits
     """
+    if score not in SCORES:
+        raise AnytimeError(f"--score {score}; it is one of {', '.join(SCORES)}")
     about = read_run(run)
     asked = about.get("asked", {})
     net = load(run).to(_device(device))

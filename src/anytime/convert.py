@@ -2,7 +2,7 @@
 
 import difflib
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import ceil
@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from anytime.capture import Captured, NotCaptured, Trunk
-from anytime.cost import counting
+from anytime.capture import CLASS_TOKENS, Captured, NotCaptured, Trunk
+from anytime.cost import counting, on_meta, shapes
 from anytime.errors import AnytimeError
 from anytime.models.layers import LinearHead
 from anytime.network import AnytimeNetwork, Step
@@ -60,8 +60,10 @@ def convert(
         >>> torch.equal(net.eval()(x)[-1], model(x))
         True
     """
-    if not tree_leaves(example) or not all(leaf.ndim for leaf in tree_leaves(example) if isinstance(leaf, Tensor)):
-        raise AnytimeError("the example is an input of the model: a tensor with samples along its first dimension, …")
+    example = dict(example) if isinstance(example, Mapping) else example
+    tensors = [leaf for leaf in tree_leaves(example) if isinstance(leaf, Tensor)]
+    if not tensors or not all(leaf.ndim and len(leaf) for leaf in tensors):
+        raise AnytimeError("the example is an input of the model: tensors with samples along their first dimension")
     was_training = model.training
     trunk = Trunk(model, logits or _find_logits).eval()
     try:
@@ -126,28 +128,31 @@ class ConvertedNetwork(AnytimeNetwork):
         if not self.training:
             yield from super()._steps(x, wanted)
             return
-        # In training the model's own code runs, once; each head as soon as its features are there, before anything
-        # changes them in place.
-        logits: dict[int, Tensor] = {}
+        # In training the model's own code runs, once. Heads come after it: a module may be called inside a region that
+        # is computed again for the gradients, and heads must not be.
+        features: dict[int, Tensor] = {}
 
         def reached(place: Place, output: Any) -> None:
             exit = self._places.index(place)
-            if exit in wanted:
-                features = first_tensor(output)
-                assert features is not None
-                with torch.set_grad_enabled(grad):
-                    logits[exit] = self.heads[exit].evaluate(features, x)  # type: ignore[operator]
+            tensor = first_tensor(output)
+            assert tensor is not None
+            if learns and not tensor.requires_grad:
+                raise AnytimeError(
+                    f"no gradients reach {place[0]}: with gradient checkpointing, use it with use_reentrant=False"
+                )
+            features[exit] = tensor.clone() if self.heads[exit].changed_later else tensor
             if exit >= max(wanted):
                 raise _Enough
 
-        grad = torch.is_grad_enabled()
+        grad = torch.is_grad_enabled() and not self.trunk.frozen
+        learns = grad and any(p.requires_grad for p in self.trunk.parameters())
         try:
-            with Watch(self.model, self._places, reached), torch.set_grad_enabled(grad and not self.trunk.frozen):
-                logits[self.exits - 1] = self.trunk(x)
+            with Watch(self.model, self._places, reached), torch.set_grad_enabled(grad):
+                features[self.exits - 1] = self.trunk(x)
         except _Enough:
             pass
         for exit in sorted(wanted):
-            yield Step(exit, logits[exit])
+            yield Step(exit, self.heads[exit].evaluate(features[exit], x))  # type: ignore[operator]
 
 
 class _Enough(BaseException):
@@ -161,11 +166,14 @@ class Exit(nn.Module):
         head: from features, and the padding mask where it takes one, to logits.
         index: where the features are in the state that a stage gives.
         mask: the name of the padding mask in the input, and where it is in the state.
+
+    ``changed_later`` says that the model changes the features in place after the exit.
     """
 
     def __init__(self, head: nn.Module, index: int, mask: tuple[str, int] | None = None) -> None:
         super().__init__()
         self.head, self.index, self.mask = head, index, mask
+        self.changed_later = False
 
     def forward(self, state: Any) -> Tensor:
         """Logits."""
@@ -209,8 +217,14 @@ class _Survey:
             calls.append((place, counter.get_total_flops(), tuple(features.shape) if usable else None))  # type: ignore[union-attr]
 
         self.logits = trunk(example)
-        with counting() as counter, Watch(trunk.model, None, note):
-            trunk(example)
+        try:  # shapes alone: torch counts more there than of the fused kernels of a processor
+            twin, shaped = on_meta(trunk), shapes(example)
+            with counting() as counter, Watch(twin.model, None, note):
+                twin(shaped)
+        except Exception:
+            calls.clear()
+            with counting() as counter, Watch(trunk.model, None, note):
+                trunk(example)
         if not isinstance(self.logits, Tensor) or self.logits.ndim < 2 or len(self.logits) != self.batch:
             raise AnytimeError(f"the model's logits are {_what(self.logits)}; expected a tensor of samples × classes")
         total = max(counter.get_total_flops(), 1)
@@ -242,8 +256,8 @@ def _by_graph(trunk: Trunk, example: Any, survey: _Survey, exits: Any, head: Any
     for found, (_, index, masks) in zip(chosen, cut, strict=False):
         rows = captured.rows(found.node)
         assert rows is not None
-        fixed = [not isinstance(size, torch.SymInt) for size in found.node.meta["val"].shape]
-        made, masked = _make_head(head, trunk.model, survey.logits, found.shape or (), rows.dim, fixed, mask, example)
+        token = captured.has_class_token(found.node)
+        made, masked = _make_head(head, trunk.model, survey.logits, found, rows.dim, token, mask, example)
         heads.append(Exit(made, index, (mask, masks[0]) if mask and masked else None))
     stages = [stage for stage, _, _ in cut]
     net = ConvertedNetwork(
@@ -255,9 +269,19 @@ def _by_graph(trunk: Trunk, example: Any, survey: _Survey, exits: Any, head: Any
 
 def _verify(net: ConvertedNetwork, example: Any, survey: _Survey) -> None:
     """The stages do what the model does: at each exit, at the end, and for another number of samples."""
-    features = {}
-    with Watch(net.model, net._places, lambda place, output: features.__setitem__(place, first_tensor(output).clone())):  # type: ignore[union-attr]
+    own_features: dict[Place, tuple[Tensor, Tensor, int]] = {}
+
+    def note(place: Place, output: Any) -> None:
+        tensor = first_tensor(output)
+        assert tensor is not None
+        own_features[place] = tensor, tensor.clone(), tensor._version
+
+    with Watch(net.model, net._places, note):
         net.trunk(example)
+    for place, exit in zip(net._places, net.heads, strict=False):
+        tensor, _, version = own_features[place]
+        exit.changed_later = tensor._version != version  # type: ignore[assignment]
+    features = {place: clone for place, (_, clone, _) in own_features.items()}
     try:
         state = example
         for i, stage in enumerate(net.stages):
@@ -270,22 +294,37 @@ def _verify(net: ConvertedNetwork, example: Any, survey: _Survey) -> None:
         more = tree_map(lambda leaf: torch.cat([leaf, leaf[:1]]) if _is_batch(leaf, survey.batch) else leaf, example)
         if not torch.allclose(net(more, [-1])[0], net.trunk(more), rtol=1e-3, atol=1e-4):
             raise NotCaptured("its captured graph gives other numbers than itself for other batch sizes")
+        _verify_rows(net, more)
     except (RuntimeError, TypeError, ValueError, IndexError) as error:
         raise NotCaptured(f"its captured graph does not run ({str(error).splitlines()[0]})") from error
+
+
+def _verify_rows(net: ConvertedNetwork, x: Any) -> None:
+    """Samples that are taken out at any cut leave the others' answers as they were."""
+    whole = net(x)
+    rows = torch.arange(len(whole[-1]), device=whole[-1].device)
+    rows = torch.cat([rows[:1], rows[2:]])
+    for cut in range(net.exits - 1):
+        state = x
+        for i, stage in enumerate(net.stages):
+            state = stage(state)
+            state = net.take(state, rows) if i == cut else state
+        if not torch.allclose(net.heads[-1](state), whole[-1][rows], rtol=1e-3, atol=1e-4):
+            raise NotCaptured("what crosses a cut mixes the samples of a batch")
 
 
 def _by_pausing(
     trunk: Trunk, example: Any, survey: _Survey, exits: Any, head: Any, reason: str
 ) -> ConvertedNetwork:  # fmt: skip
     usable = [
-        replace(found, live=0 if found.place[0].rpartition(".")[2].isdigit() else 1)  # blocks rather than their parts
+        replace(found, live=0 if found.place[0][-1].isdigit() else 1)  # blocks, by their names, rather than their parts
         for found in survey.found
         if found.shape and found.shape[0] == survey.batch
     ]
     chosen = _choose(trunk.model, survey, usable, exits)
     mask, heads = _mask(example), []
     for found in chosen:
-        made, masked = _make_head(head, trunk.model, survey.logits, found.shape or (), 0, None, mask, example)
+        made, masked = _make_head(head, trunk.model, survey.logits, found, 0, True, mask, example)
         heads.append(Exit(made, 0, (mask, 0) if mask and masked else None))
     places = [found.place for found in chosen]
     orders = [-1, *(found.order for found in chosen), len(survey.found)]
@@ -305,9 +344,9 @@ def _by_pausing(
 
 def _choose(model: nn.Module, survey: _Survey, usable: list[_Found], exits: Any) -> list[_Found]:
     """The module calls after which to exit, without the model's own end."""
-    if isinstance(exits, str) or not isinstance(exits, int | float):
+    if isinstance(exits, str | list | tuple):
         return _named(model, survey, usable, [exits] if isinstance(exits, str) else list(exits))
-    if isinstance(exits, int) and exits >= 1:
+    if isinstance(exits, int) and not isinstance(exits, bool) and exits >= 1:
         targets = [i / exits for i in range(1, exits)]
         width = 0.5 / exits
     elif isinstance(exits, float) and 0 < exits <= 1:
@@ -321,7 +360,7 @@ def _choose(model: nn.Module, survey: _Survey, usable: list[_Found], exits: Any)
     for target in targets:
         after = chosen[-1] if chosen else None
         left = [f for f in usable if after is None or (f.order > after.order and f.fraction > after.fraction)]
-        left = [f for f in left if 0 < f.fraction < 1]
+        left = [f for f in left if 0 < f.fraction < 1 - min(NEGLIGIBLE, width / 2)]
         if not left:
             raise AnytimeError(
                 f"exits={exits!r}: this model has places for {len(chosen) + 1} only; ask for fewer, or name the modules"
@@ -353,6 +392,9 @@ def _named(model: nn.Module, survey: _Survey, usable: list[_Found], names: list[
                 f"{name} {called}, so `after {name}` is no place for an exit; give exits as a number, or name another"
             )
         found = next((f for f in usable if f.place[0] == name), None)
+        ends = next(f.fraction for f in survey.found if f.place[0] == name) >= 1 - NEGLIGIBLE
+        if found is None and ends and chosen and name == names[-1]:
+            return chosen  # the model's own end
         if found is None:
             raise AnytimeError(
                 f"{name} gives no tensor with a row for each sample that the model goes on with: name another"
@@ -410,19 +452,20 @@ def _make_head(
     head: Callable[[tuple[int, ...], int], nn.Module] | None,
     model: nn.Module,
     logits: Tensor,
-    shape: tuple[int, ...],
+    found: _Found,
     batch_dim: int,
-    fixed: list[bool] | None,
+    class_token: bool,
     mask: str | None,
     example: Any,
 ) -> tuple[nn.Module, bool]:
-    """A head for features of this shape, on their device, and whether it takes the padding mask."""
-    classes = logits.shape[-1]
+    """A head for features of this shape, where and of the type they are, and whether it takes the padding mask."""
+    classes, shape = logits.shape[-1], found.shape or ()
     if head is not None:
-        return head(shape, classes).to(logits.device), False
-    masked = mask is not None and len(shape) == 3 and tuple(example[mask].shape) == shape[:2]
+        return head(shape, classes).to(logits), False
+    channels = _channels(shape, model.get_submodule(found.place[0]))
+    masked = mask is not None and len(shape) == 3 and channels == 2 and tuple(example[mask].shape) == shape[:2]
     if logits.ndim == 3 and len(shape) == 3 and logits.shape[:2] == shape[:2]:
-        made = VectorHead(shape[-1], classes)  # an answer for each token
+        made, masked = VectorHead(shape[-1], classes), False  # an answer for each token
     elif logits.ndim > 2:
         raise AnytimeError(
             f"the model's answer has the shape {tuple(logits.shape)}, for which there is no head; give one: "
@@ -430,26 +473,28 @@ def _make_head(
         )
     elif len(shape) == 2:
         made = VectorHead(shape[-1], classes)
-    elif len(shape) == 3 and _channels(shape, fixed) == 2:
+    elif len(shape) == 3 and channels == 2:
         names = {name.rpartition(".")[2] for name, _ in model.named_parameters()}
-        has_token = bool(names & {"cls_token", "class_token", "class_embedding"}) and batch_dim == 0 and not masked
-        made = TokenHead(shape[-1], classes, batch_dim, has_token)
-    elif len(shape) == 4 and _channels(shape, fixed) == 1:
+        token = class_token and bool(names & CLASS_TOKENS) and batch_dim == 0 and not masked
+        made = TokenHead(shape[-1], classes, batch_dim, token)
+    elif len(shape) == 4 and channels == 1:
         made = LinearHead(shape[1], classes)
     elif len(shape) in (3, 4, 5):
-        channels = _channels(shape, fixed)
         made = MapHead(shape[channels], classes, len(shape) - 2, channels)
     else:
         raise AnytimeError(f"there is no head for features of shape {shape}; give one: convert(…, head=…)")
-    return made.to(logits.device), masked
+    return made.to(logits), masked
 
 
-def _channels(shape: tuple[int, ...], fixed: list[bool] | None) -> int:
-    """Which dimension holds the channels: the one that cannot change with the input's size, if only one cannot."""
-    if fixed is not None and sum(fixed) == 1 and not fixed[0]:
-        return fixed.index(True)
-    if len(shape) == 3:
-        return 2
+def _channels(shape: tuple[int, ...], module: nn.Module) -> int:
+    """Which dimension holds the channels: that which the last layer of the module gives, as far as it can be told."""
+    for layer in reversed(list(module.modules())):
+        if shape[1] in (getattr(layer, "out_channels", None), getattr(layer, "num_features", None)):
+            return 1
+        if shape[-1] in (getattr(layer, "out_features", None), *getattr(layer, "normalized_shape", ())[-1:]):
+            return len(shape) - 1
+    if len(shape) < 4:
+        return len(shape) - 1
     return len(shape) - 1 if len(set(shape[1:-1])) == 1 and shape[-2] != shape[-1] else 1
 
 

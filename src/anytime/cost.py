@@ -1,11 +1,12 @@
 """What each exit costs: multiply-accumulates and parameters. (Seconds are in ``latency.py``.)"""
 
 import copy
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,8 @@ from torch.utils._pytree import tree_map
 from torch.utils.flop_counter import FlopCounterMode
 
 from anytime.network import AnytimeNetwork
+
+M = TypeVar("M", bound=nn.Module)
 
 
 @dataclass(frozen=True)
@@ -69,15 +72,22 @@ def costs(net: AnytimeNetwork, example: Any) -> Costs:
         >>> f"{anytime.costs(net, torch.zeros(1, 3, 32, 32)).macs[-1] / 1e6:.1f} million"
         '125.6 million'
     """
-    if getattr(net, "paused_because", None):  # what it does depends on the data: it must really run
-        return _counted(net, tree_map(lambda leaf: _real(leaf, net), example))
-    return _counted(on_meta(net), shapes(example), _params(net))
+    if not getattr(net, "paused_because", None):
+        try:
+            return _counted(on_meta(net), shapes(example), _params(net))
+        except NotImplementedError:  # an operation whose result's shape depends on the data
+            pass
+    return _counted(net, tree_map(lambda leaf: _real(leaf, net), example))
+
+
+_one_at_a_time = threading.RLock()  # which attention is used is a matter of the whole process
 
 
 @contextmanager
 def counting() -> Iterator[FlopCounterMode]:
     """Count attention as the products of matrices that it is: torch does not count its fused kernels on processors."""
-    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+    # With gradients, since torch's counter trips over views of parameters without.
+    with _one_at_a_time, sdpa_kernel(SDPBackend.MATH), torch.enable_grad(), FlopCounterMode(display=False) as counter:
         yield counter
 
 
@@ -91,7 +101,7 @@ def _counted(net: AnytimeNetwork, example: Any, params: list[int] | None = None)
     macs, heads = [], []
     was_training = net.training
     net.eval()
-    with torch.no_grad(), counting() as counter:
+    with counting() as counter:
         for head in net.walk(example):
             before = counter.get_total_flops()
             head()
@@ -106,7 +116,7 @@ def shapes(example: Any) -> Any:
     return tree_map(lambda leaf: leaf.to("meta") if isinstance(leaf, Tensor) else leaf, example)
 
 
-def on_meta(net: AnytimeNetwork) -> AnytimeNetwork:
+def on_meta(net: M) -> M:
     """A copy whose parameters and buffers have shapes only, without hooks."""
     shapes: dict[int, Any] = {}
     for parameter in net.parameters():

@@ -5,7 +5,7 @@ import statistics
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from itertools import accumulate
 from math import inf
@@ -46,6 +46,8 @@ class Profile:
     stages: list[float]
     heads: list[float | None]
     kind: Kind | None = None
+    refused: int = field(default=0, repr=False, compare=False)
+    """How often in a row a prediction was not begun by what is known here."""
 
     @property
     def through(self) -> list[float]:
@@ -97,6 +99,11 @@ class Profile:
             else:
                 self.stages[stage] = min(self.stages[stage], seconds)
 
+    def try_again(self) -> bool:
+        """Whether to begin in spite of what is known: every tenth time, in case it is of a slow moment."""
+        self.refused = (self.refused + 1) % 10
+        return self.refused == 0
+
     def learn_head(self, stage: int, seconds: float) -> None:
         """Likewise of the head after a stage."""
         known = self.heads[stage]
@@ -120,20 +127,23 @@ def read_profiles(folder: str | Path) -> list[Profile]:
     if not path.is_file():
         return []
     try:
-        return [
-            Profile(
-                [float(seconds) for seconds in entry["stages"]],
-                [None if seconds is None else float(seconds) for seconds in entry["heads"]],
-                Kind(entry["device"], entry["threads"], tuple((t, tuple(shape)) for t, shape in entry["inputs"])),
-            )
-            for entry in read_json(path)["profiles"]
-        ]
-    except (KeyError, TypeError, ValueError) as error:
-        if isinstance(error, AnytimeError):
-            raise
+        return [_checked(entry) for entry in read_json(path)["profiles"]]
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        reason = " ".join(str(error).split())
         raise AnytimeError(
-            f"{path} is damaged ({error!r}): delete it and measure again with anytime profile --save"
+            f"{path} is damaged ({reason}): delete it and measure again with anytime profile --save"
         ) from None
+
+
+def _checked(entry: dict[str, Any]) -> Profile:
+    stages, heads = entry["stages"], entry["heads"]
+    numbers = [*stages, *(seconds for seconds in heads if seconds is not None)]
+    if not all(isinstance(n, int | float) and not isinstance(n, bool) and 0 <= n < 1e9 for n in numbers):
+        raise ValueError("seconds are numbers from 0")
+    if len(stages) != len(heads) or not stages:
+        raise ValueError("there is one head for each stage")
+    inputs = tuple((str(kind), tuple(int(n) for n in shape)) for kind, shape in entry["inputs"])
+    return Profile(list(stages), list(heads), Kind(str(entry["device"]), int(entry["threads"]), inputs))
 
 
 _known: "WeakKeyDictionary[Any, dict[Kind, Profile]]" = WeakKeyDictionary()
@@ -153,9 +163,12 @@ def remember(net: Any, profile: Profile) -> None:
 def recall(net: Any, x: Any) -> Profile:
     """What is known of the network's latency for such an input; an empty profile, to be filled, if nothing is."""
     kind = kind_of(x)
-    with _lock:
-        known = _known.setdefault(net, {})
-        return known.setdefault(kind, Profile([], [], kind))
+    fresh = Profile([], [], kind)
+    try:
+        with _lock:
+            return _known.setdefault(net, {}).setdefault(kind, fresh)
+    except TypeError:  # what has no hash or takes no weak references is not remembered
+        return fresh
 
 
 def kind_of(x: Any) -> Kind:
@@ -206,8 +219,12 @@ def profile(net: AnytimeNetwork, example: Any, repeats: int = 30, warmup: int = 
         >>> len(profile.stages), profile.deepest(deadline=60.0)
         (3, 2)
     """
-    if repeats < 1:
-        raise AnytimeError(f"repeats={repeats}: the median needs at least one run")
+    if repeats < 1 or warmup < 0:
+        raise AnytimeError(f"repeats={repeats}, warmup={warmup}: the median needs at least one run, and none is undone")
+    if not isinstance(net, AnytimeNetwork):
+        raise AnytimeError(
+            f"a {type(net).__name__} is no anytime network: its predictions are learned from as they come"
+        )
     was_training = net.training
     net.eval()
     try:

@@ -1,6 +1,6 @@
 """Easy samples leave early: each at the exit that is sure of it, taken out of the batch, under an average budget."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from math import exp, inf, log
 from pathlib import Path
@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
+from anytime.checkpoint import POLICY
 from anytime.cost import costs
 from anytime.errors import AnytimeError
 from anytime.files import read_json, write_json
 from anytime.latency import profile
 from anytime.network import AnytimeNetwork
 
-FILE = "policy.json"
 SCORES = ("confidence", "entropy", "margin", "patience")
 UNITS = ("macs", "seconds", "fraction")
 
@@ -75,6 +75,8 @@ class Policy:
         """
         if net.exits != len(self.temperatures):
             raise AnytimeError(f"this policy is for a network of {len(self.temperatures)} exits, not of {net.exits}")
+        if not any(isinstance(leaf, Tensor) for leaf in tree_leaves(x)):
+            raise AnytimeError(f"got {x!r}; expected a batch: a tensor, or tensors in a dict, tuple or list")
         if net.training:
             raise AnytimeError(
                 "the network is in training mode: its answers would depend on the batch; call net.eval()"
@@ -94,7 +96,7 @@ class Policy:
             answers = head()
             if exit == 0:
                 logits = answers.new_empty(answers.shape)
-            leaves = judge.score(exit, answers) >= self.threshold(exit)
+            leaves = self.leaves(exit, judge.score(exit, answers))
             logits[inside[leaves]] = answers[leaves]
             exits[inside[leaves]] = exit
             rows = (~leaves).nonzero().squeeze(1)
@@ -107,12 +109,12 @@ class Policy:
             head = walk.send(rows.to(first.device) if narrowed else None)
         return Answers(logits, exits)
 
-    def threshold(self, exit: int) -> float:
-        """The least score to leave with; everyone leaves at the last exit."""
+    def leaves(self, exit: int, scores: Tensor) -> Tensor:
+        """Who leaves with these scores; at the last exit everyone does, whatever the score."""
         if exit == len(self.thresholds):
-            return -inf
+            return torch.ones_like(scores, dtype=torch.bool)
         threshold = self.thresholds[exit]
-        return inf if threshold is None else threshold
+        return scores >= (inf if threshold is None else threshold)
 
     def exits(self, logits: Tensor) -> Tensor:
         """Where each sample leaves, given what every exit says (exits × samples × classes): ``predict`` on paper."""
@@ -120,7 +122,7 @@ class Policy:
         left = torch.full(logits.shape[1:2], len(logits) - 1)
         inside = torch.ones_like(left, dtype=torch.bool)
         for exit, answers in enumerate(logits):
-            leaves = inside & (judge.score(exit, answers) >= self.threshold(exit))
+            leaves = inside & self.leaves(exit, judge.score(exit, answers))
             left[leaves] = exit
             inside &= ~leaves
         return left
@@ -131,24 +133,32 @@ class Policy:
 
     def save(self, folder: str | Path) -> Path:
         """Write it beside a model, as ``policy.json``."""
-        path = Path(folder) / FILE
+        path = Path(folder) / POLICY
         write_json(path, asdict(self))
         return path
 
     @staticmethod
     def load(folder: str | Path) -> "Policy":
         """Read what ``save`` wrote."""
-        path = Path(folder) / FILE
+        path = Path(folder) / POLICY
         if not path.is_file():
-            raise AnytimeError(f"{folder} has no {FILE}: anytime calibrate {folder} --budget 0.5 makes one")
+            raise AnytimeError(f"{folder} has no {POLICY}: anytime calibrate {folder} --budget 0.5 makes one")
         try:
-            policy = Policy(**read_json(path))
-        except TypeError as error:
+            return Policy(**read_json(path))
+        except (TypeError, ValueError) as error:
             raise AnytimeError(f"{path} is damaged: {error}") from error
-        lengths = {len(policy.temperatures), len(policy.costs), len(policy.shares), len(policy.thresholds) + 1}
-        if len(lengths) > 1 or policy.score not in SCORES:
-            raise AnytimeError(f"{path} is damaged: its lists are not of one network, or its score is unknown")
-        return policy
+
+    def __post_init__(self) -> None:
+        lists = [self.temperatures, self.costs, self.shares, [t for t in self.thresholds if t is not None]]
+        numbers = [*(number for each in lists for number in each), self.budget]
+        if not all(isinstance(n, int | float) and not isinstance(n, bool) and abs(n) < inf for n in numbers):
+            raise AnytimeError("a policy's temperatures, thresholds, costs, shares and budget are numbers")
+        if len({len(self.temperatures), len(self.costs), len(self.shares), len(self.thresholds) + 1}) > 1:
+            raise AnytimeError(
+                "a policy has a temperature, cost and share for every exit, a threshold for all but the last"
+            )
+        if self.score not in SCORES or self.unit not in UNITS or min([*self.temperatures, 1]) <= 0:
+            raise AnytimeError(f"score={self.score!r}, unit={self.unit!r}: unknown, or a temperature is not above 0")
 
 
 class _Judge:
@@ -195,12 +205,31 @@ def collect(net: AnytimeNetwork, batches: Iterable[tuple[Any, Tensor]]) -> Outpu
     was_training = net.training
     net.eval()
     try:
-        pairs = [(torch.stack(net(x)).float().cpu(), labels.cpu()) for x, labels in batches]
+        pairs = [_outputs(net, batch) for batch in batches]
     finally:
         net.train(was_training)
     if not pairs:
         raise AnytimeError("there are no batches to calibrate with")
     return Outputs(torch.cat([logits for logits, _ in pairs], 1), torch.cat([labels for _, labels in pairs]))
+
+
+def _outputs(net: AnytimeNetwork, batch: Any) -> tuple[Tensor, Tensor]:
+    if not isinstance(batch, tuple | list) or len(batch) != 2 or not isinstance(batch[1], Tensor):
+        raise AnytimeError("expected batches of (inputs, labels); of a single batch make a list: [(inputs, labels)]")
+    x, labels = batch
+    logits = torch.stack(net(x)).float().cpu()
+    if labels.shape != logits.shape[1:2] or labels.is_floating_point():
+        raise AnytimeError(
+            f"labels are {labels.dtype} of shape {tuple(labels.shape)}; expected one class number for each of "
+            f"{logits.shape[1]} samples"
+        )
+    if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < logits.shape[-1]:
+        raise AnytimeError(
+            f"labels from {int(labels.min())} to {int(labels.max())}: there are {logits.shape[-1]} classes"
+        )
+    if not logits.isfinite().all():
+        raise AnytimeError("the network's answers are infinite or no numbers for some of these samples")
+    return logits, labels.cpu()
 
 
 def calibrate(
@@ -242,9 +271,22 @@ def calibrate(
     """
     if unit not in UNITS:
         raise AnytimeError(f"unit={unit!r}; it is one of {', '.join(UNITS)}")
-    validation = list(validation)
-    outputs = collect(net, validation)
-    return fit_policy(outputs, _costs(net, validation[0][0], unit), budget, unit, score, rule)
+    some: list[Any] = []
+
+    def batches() -> Iterator[Any]:
+        for batch in validation:
+            if not some and isinstance(batch, tuple | list) and batch and any(map(len, _tensors(batch[0]))):
+                some.append(batch[0])
+            yield batch
+
+    outputs = collect(net, batches())
+    if not some:
+        raise AnytimeError("there are no samples to calibrate with")
+    return fit_policy(outputs, _costs(net, some[0], unit), budget, unit, score, rule)
+
+
+def _tensors(x: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(x) if isinstance(leaf, Tensor)]
 
 
 def _costs(net: AnytimeNetwork, batch: Any, unit: str) -> list[float]:
@@ -269,12 +311,17 @@ def fit_policy(
         raise AnytimeError(f"score={score!r}; it is one of {', '.join(SCORES)}")
     if rule not in RULES:
         raise AnytimeError(f"rule={rule!r}; it is one of {', '.join(RULES)}")
-    if unit == "fraction":
-        budget, unit = budget * costs[-1], "macs"
-    if not costs[0] <= budget < inf:
+    if isinstance(budget, bool) or not isinstance(budget, int | float):
+        raise AnytimeError(f"budget={budget!r}: it must be a number")
+    if outputs.logits.shape[-1] < 2:
+        raise AnytimeError("the network has one class: no exit can be more or less sure of it")
+    whole = costs[-1] if unit == "fraction" else 1.0
+    least, most = costs[0] / whole, costs[-1] / whole
+    if not least <= budget <= (most if unit == "fraction" else inf) or budget == inf:
         raise AnytimeError(
-            f"a budget of {budget:.4g} {unit} a sample: the first exit takes {costs[0]:.4g}, the last {costs[-1]:.4g}"
+            f"a budget of {budget:.4g} ({unit} a sample): the first exit takes {least:.4g}, the last {most:.4g}"
         )
+    budget, unit = budget * whole, "macs" if unit == "fraction" else unit
     temperatures = _temperatures(outputs)
     judge = _Judge(score, temperatures)
     scores = torch.stack([judge.score(exit, logits) for exit, logits in enumerate(outputs.logits)])

@@ -11,18 +11,19 @@ from anytime.errors import AnytimeError
 
 @dataclass(frozen=True)
 class Recipe:
-    """SGD with a learning rate that drops to a tenth at fixed points of the training.
+    """SGD (or AdamW) with a learning rate that drops to a tenth at fixed points of the training.
 
     Args:
         epochs: how often each image is seen.
         lr: the learning rate at the start.
         batch_size: images a step, at most: an epoch is cut into equal steps.
-        momentum: of SGD.
+        momentum: of SGD; AdamW's first beta.
         weight_decay: L2 penalty on every parameter that has a gradient.
         drops: where the learning rate is divided by 10, as parts of all epochs.
         pad: training images are padded by so many pixels and cut out again at random; 0 for none.
         flip: training images are mirrored at random.
         blur: the strongest Gaussian blur of training images, in pixels; 0 for none.
+        optimizer: ``sgd``, the paper's; ``adamw`` for transformers, with a learning rate of about 0.001.
     """
 
     epochs: int = 300
@@ -34,11 +35,14 @@ class Recipe:
     pad: int = 4
     flip: bool = True
     blur: float = 0.0
+    optimizer: str = "sgd"
 
     def __post_init__(self) -> None:
         for name, least in {"epochs": 1, "batch_size": 1, "pad": 0}.items():
             if getattr(self, name) < least:
                 raise AnytimeError(f"{name} is {getattr(self, name)}; it is a whole number from {least}")
+        if self.optimizer not in ("sgd", "adamw"):
+            raise AnytimeError(f"optimizer={self.optimizer!r}: it is sgd or adamw")
         for name in ("lr", "momentum", "weight_decay", "blur"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise AnytimeError(f"{name} is {getattr(self, name)}; it is 0 or a positive number")

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -53,7 +53,7 @@ class Unfinished(AnytimeError, TimeoutError):
     """Not even the first exit could be reached within the limit.
 
     Attributes:
-        stopped_by: the limit: ``deadline``, ``macs`` or ``stop``.
+        stopped_by: the limit: ``deadline``, ``macs``, ``stop``, or the ``timeout`` of ``Run.result``.
         seconds: spent.
         needed: what the first exit takes, in seconds (deadline) or MACs (macs); None where it is not known.
         prediction: the first exit's answer where it came, but too late; otherwise None.
@@ -103,7 +103,9 @@ def predict(
         (1, False, 'exits')
     """
     with torch.inference_mode():
-        return next(_answers(net, x, _Limits(deadline, macs, exits, stop), every=False))
+        for prediction in _answers(net, x, _Limits(deadline, macs, exits, stop), every=False):
+            return prediction
+    raise AnytimeError(f"this {type(net).__name__} has no exits: its steps(x) gave nothing")
 
 
 @dataclass(frozen=True)
@@ -116,10 +118,14 @@ class _Limits:
     def __post_init__(self) -> None:
         for name in ("deadline", "macs"):
             value = getattr(self, name)
-            if value is not None and value != value:
-                raise AnytimeError(f"{name}={value}: it is a number")
-        if self.exits is not None and self.exits < 1:
-            raise AnytimeError(f"exits={self.exits}: it is a whole number from 1")
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or value != value):
+                raise AnytimeError(f"{name}={value!r}: it must be a number")
+        if self.exits is not None and (
+            isinstance(self.exits, bool) or not isinstance(self.exits, int) or self.exits < 1
+        ):
+            raise AnytimeError(f"exits={self.exits!r}: it must be a whole number from 1")
+        if self.stop is not None and (isinstance(self.stop, type) or not hasattr(self.stop, "is_set")):
+            raise AnytimeError(f"stop={self.stop!r}: it must be an event, e.g. threading.Event(), with is_set()")
 
 
 def _answers(net: Any, x: Any, limits: _Limits, every: bool) -> Iterator[Prediction]:
@@ -128,11 +134,14 @@ def _answers(net: Any, x: Any, limits: _Limits, every: bool) -> Iterator[Predict
     What is done after each stage is kept short and flat: it is added to every stage's time.
     """
     clock = time.perf_counter
-    begun = before = clock()
+    begun = clock()
     deadline, stop = limits.deadline, limits.stop
     device, known = device_of(x), recall(net, x)
+    if getattr(net, "training", False):
+        raise AnytimeError("the network is in training mode: its answers would depend on the batch; call net.eval()")
     last, why_last = _last_exit(net, x, limits, every)
-    _refuse(net, limits, known, begun)
+    _refuse(limits, known, begun)
+    before = clock()
 
     def opened(why: str | None, ended: bool = False) -> Prediction:
         nonlocal before
@@ -172,7 +181,7 @@ def _answers(net: Any, x: Any, limits: _Limits, every: bool) -> Iterator[Predict
         elif deadline is not None:
             ahead = known.ahead(stage, took) + (known.head(stage) if every else 0.0)
             # The machine may be slower just now than it can be.
-            if now - begun + ahead * max(1.0, actual / expected) > deadline:
+            if now - begun + ahead * max(1.0, actual / expected if expected else 1.0) > deadline:
                 why = "deadline"
         if exit > newest and (every or why) and not (why == "stop" and newest >= 0):  # who stops does not wait
             newest = exit
@@ -195,6 +204,10 @@ def _walk(net: Any, x: Any) -> Iterator[Callable[[], Tensor] | None]:
     """Exits one after the other, unopened; of a network that has ``steps`` alone they are open already."""
     if hasattr(net, "walk"):
         return net.walk(x)
+    if not hasattr(net, "steps"):
+        raise AnytimeError(
+            f"a {type(net).__name__} has no steps(x): give an anytime network; anytime.convert makes one"
+        )
     return ((lambda step=step: step.logits) for step in net.steps(x))
 
 
@@ -219,15 +232,18 @@ def _last_exit(net: Any, x: Any, limits: _Limits, every: bool) -> tuple[int | No
     return (None, None) if last is None or last + 1 == total else (last, why)
 
 
-def _refuse(net: Any, limits: _Limits, known: Profile, begun: float) -> None:
-    """Do not even begin what cannot end well."""
-    if getattr(net, "training", False):
-        raise AnytimeError("the network is in training mode: its answers would depend on the batch; call net.eval()")
+def _refuse(limits: _Limits, known: Profile, begun: float) -> None:
+    """Do not even begin what cannot end well.
+
+    What is known may be of a slow moment, and would stay so if nothing were tried any more: so some are let through.
+    """
     seconds = time.perf_counter() - begun
     if limits.stop is not None and limits.stop.is_set():
         raise Unfinished("stop", seconds)
+    if limits.deadline is None:
+        return
     needed = known.ahead(-1)
-    if limits.deadline is not None and seconds + needed >= limits.deadline:
+    if seconds >= limits.deadline or (seconds + needed >= limits.deadline and not known.try_again()):
         raise Unfinished("deadline", seconds, needed or None)
 
 
@@ -277,14 +293,19 @@ class Run:
         """The best prediction so far, without waiting; None before the first. Raises what the network raised."""
         if self._error is not None and not isinstance(self._error, Unfinished):
             raise self._error
-        return self._latest
+        best = self._latest
+        if best is not None and not best.complete and best.stopped_by is None and self.done:
+            return replace(best, stopped_by="stop")  # it was stopped after this one
+        return best
 
     def result(self, timeout: float | None = None) -> Prediction:
         """Wait for the end, at most so many seconds, and give the best prediction; ``Unfinished`` if there is none."""
-        self._thread.join(timeout)
+        if timeout is not None and timeout != timeout:
+            raise AnytimeError(f"timeout={timeout}: it must be a number")
+        self._thread.join(None if timeout is None else min(timeout, threading.TIMEOUT_MAX))
         best = self.latest()
         if best is None:
-            raise self._error or Unfinished("deadline", timeout or 0.0)
+            raise self._error or Unfinished("timeout", timeout or 0.0)
         return best
 
     def stop(self) -> None:
@@ -341,7 +362,7 @@ def start(
     return Run(net, x, _Limits(deadline, macs, exits, stop), None)
 
 
-async def astart(
+def astart(
     net: Any,
     x: Any,
     *,
@@ -349,8 +370,11 @@ async def astart(
     macs: float | None = None,
     exits: int | None = None,
     stop: Stop | None = None,
-) -> AsyncIterator[Prediction]:
+) -> AsyncGenerator[Prediction, None]:
     """The predictions of ``start`` one by one, for ``async for``; leaving the loop stops the network.
+
+    That is so if the iterator is made in the loop's head, as below. One that has a name of its own lives on: stop it
+    with ``await iterator.aclose()`` or ``contextlib.aclosing``.
 
     Example:
         >>> import anytime, asyncio
@@ -360,6 +384,13 @@ async def astart(
         >>> asyncio.run(exits())
         [0, 1, 2]
     """
+    limits, begun = _Limits(deadline, macs, exits, stop), time.perf_counter()
+    return _astart(net, x, limits, begun)
+
+
+async def _astart(net: Any, x: Any, limits: _Limits, begun: float) -> AsyncGenerator[Prediction, None]:
+    if limits.deadline is not None:
+        limits = replace(limits, deadline=limits.deadline - (time.perf_counter() - begun))
     loop = asyncio.get_running_loop()
     queue: asyncio.Queue[Prediction | None] = asyncio.Queue()
 
@@ -367,7 +398,7 @@ async def astart(
         with suppress(RuntimeError):  # the loop is closed: nobody listens any more
             loop.call_soon_threadsafe(queue.put_nowait, prediction)
 
-    run = Run(net, x, _Limits(deadline, macs, exits, stop), tell)
+    run = Run(net, x, limits, tell)
     try:
         while (prediction := await queue.get()) is not None:
             yield prediction

@@ -115,7 +115,9 @@ class _Going:
     def __init__(self, trunk: Trunk, x: Any, places: list[Place]) -> None:
         self.baton, self.x = _Baton(), x
         modes = (torch.is_inference_mode_enabled(), torch.is_grad_enabled(), _get_current_dispatch_mode_stack())
-        args = (self.baton, trunk, x, places, modes)
+        kind = next((p.device.type for p in trunk.parameters()), "cpu")
+        cast = (kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind))
+        args = (self.baton, trunk, x, places, modes, cast)
         threading.Thread(target=_work, args=args, name="anytime-paused", daemon=True).start()
 
     def on(self) -> Any:
@@ -156,7 +158,14 @@ class _Baton:
         self.turn.release()
 
 
-def _work(baton: _Baton, trunk: Trunk, x: Any, places: list[Place], modes: tuple[bool, bool, list[Any]]) -> None:
+def _work(
+    baton: _Baton,
+    trunk: Trunk,
+    x: Any,
+    places: list[Place],
+    modes: tuple[bool, bool, list[Any]],
+    cast: tuple[str, torch.dtype, bool],
+) -> None:
     inference, grad, dispatch = modes
 
     def pause(_place: Place, output: Any) -> None:
@@ -165,7 +174,7 @@ def _work(baton: _Baton, trunk: Trunk, x: Any, places: list[Place], modes: tuple
 
     try:
         baton.wait()
-        with torch.inference_mode(inference), torch.set_grad_enabled(grad):
+        with torch.inference_mode(inference), torch.set_grad_enabled(grad), torch.autocast(*cast):
             for mode in dispatch:
                 _push_mode(mode)
             try:

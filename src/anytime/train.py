@@ -144,12 +144,12 @@ class Training:
             {"params": list(weights.values()), "weight_decay": self.recipe.weight_decay},
             {"params": list(balance.values()), "weight_decay": 0.0},
         ]
-        self.optimizer = torch.optim.SGD(
-            [group for group in groups if group["params"]],
-            lr=self.recipe.lr,
-            momentum=self.recipe.momentum,
-            fused=True,
-        )
+        groups = [group for group in groups if group["params"]]
+        if self.recipe.optimizer == "adamw":
+            betas = (self.recipe.momentum, 0.999)
+            self.optimizer = torch.optim.AdamW(groups, lr=self.recipe.lr, betas=betas, fused=True)
+        else:
+            self.optimizer = torch.optim.SGD(groups, lr=self.recipe.lr, momentum=self.recipe.momentum, fused=True)
         # Batch norm moves its averages in the forward pass, before the losses are known, and a scheme those of the
         # losses with each part of a batch: kept, to be put back.
         self.statistics = [buffer for buffer in self.net.buffers() if buffer.is_floating_point()]
@@ -375,11 +375,16 @@ class Training:
 
         Random numbers follow from seed, epoch and position, so no generator has a state to keep.
         """
-        momentum = {name: self.optimizer.state[p].get("momentum_buffer") for name, p in self.named.items()}
+        moments = {
+            f"{moment}:{name}": value
+            for name, p in self.named.items()
+            for moment, value in self.optimizer.state[p].items()
+            if value is not None
+        }
         tensors: dict[str, dict[str, Tensor]] = {
             "net": self.net.state_dict(),
             "scheme": self.scheme.state_dict() if isinstance(self.scheme, nn.Module) else {},
-            "momentum": {name: buffer for name, buffer in momentum.items() if buffer is not None},
+            "optimizer": moments,
             "sums": {"losses": self.loss_sums, "wrong": self.wrong},
         }
         scaler = self.scaler.state_dict()
@@ -397,10 +402,13 @@ class Training:
         self.net.load_state_dict(tensors["net"])
         if isinstance(self.scheme, nn.Module):
             self.scheme.load_state_dict(tensors.get("scheme", {}))
-        for name, buffer in tensors.get("momentum", {}).items():
+        for path, value in tensors.get("optimizer", {}).items():
+            moment, _, name = path.partition(":")
             parameter = self.named[name]
-            # As the parameter lies in memory, or the update would be slower than before.
-            self.optimizer.state[parameter]["momentum_buffer"] = torch.empty_like(parameter).copy_(buffer)
+            if value.shape == parameter.shape:
+                # As the parameter lies in memory, or the update would be slower than before.
+                value = torch.empty_like(parameter).copy_(value)
+            self.optimizer.state[parameter][moment] = value
         self.loss_sums.copy_(tensors["sums"]["losses"])
         self.wrong.copy_(tensors["sums"]["wrong"])
         self.scaler.load_state_dict(about["scaler"])
