@@ -12,10 +12,9 @@ import torch
 import torch.utils.checkpoint
 import zoo
 from torch import nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.flop_counter import FlopCounterMode
 
 import anytime
+from anytime.cost import counting
 
 TABLE = Path(__file__).parent.parent / "docs" / "convert-models.md"
 EVERY_TIME = [
@@ -62,7 +61,7 @@ def check(model, x, net):
         if net.paused_because is None:
             laws.narrowing_law(net, rows(x, torch.tensor([0, 1, 0, 1])))
     cost = anytime.costs(net, x)
-    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+    with counting() as counter:
         own_logits(model, x)
     assert cost.macs[-1] == counter.get_total_flops() // 2 + sum(cost.heads)
     assert cost.params[-1] <= sum(p.numel() for p in net.parameters()), "some have parameters that they never use"

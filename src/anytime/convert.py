@@ -368,12 +368,17 @@ def _choose(model: nn.Module, survey: _Survey, usable: list[_Found], exits: Any)
         near = [f for f in left if abs(f.fraction - target) <= width] or left
         least = min(f.live for f in near)
         # Between places as good, the block rather than a part of it.
-        depth = {f: sum(not part.isdigit() for part in f.place[0].split(".")) for f in near}
+        depth = {f: _depth(f.place[0]) for f in near}
         best = min(
             (f for f in near if f.live == least), key=lambda f: abs(f.fraction - target) + 0.2 * width * depth[f]
         )
         chosen.append(best)
     return chosen
+
+
+def _depth(name: str) -> float:
+    """How deep inside the model a module is; numbers in lists of blocks hardly count."""
+    return sum(not part.isdigit() for part in name.split(".")) + 0.05 * name.count(".")
 
 
 def _named(model: nn.Module, survey: _Survey, usable: list[_Found], names: list[str]) -> list[_Found]:
