@@ -109,3 +109,14 @@ def test_a_full_disk_while_saving(tmp_path):
 def test_config_is_plain_json(tmp_path):
     anytime.save(anytime.create_model("resann-1-4", num_classes=3), tmp_path)
     assert json.loads((tmp_path / "config.json").read_text()) == {"model": "resann-1-4", "num_classes": 3}
+
+
+def test_a_missing_tensor_is_not_taken_from_another(tmp_path):
+    anytime.save(anytime.create_model("resann-2-8"), tmp_path)
+    path = tmp_path / "model.safetensors"
+    tensors, about = read_tensors(path)
+    gone = "stages.1.bn1.weight"
+    assert tensors["stages.1.bn1.bias"].shape == tensors.pop(gone).shape
+    write_tensors(path, tensors, about)
+    with pytest.raises(anytime.AnytimeError, match=gone.replace(".", r"\.")):
+        anytime.load(tmp_path)

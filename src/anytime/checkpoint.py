@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from anytime.errors import AnytimeError
 from anytime.files import read_json, read_tensors, write_json, write_tensors
@@ -36,9 +37,7 @@ def save(net: AnytimeNetwork, folder: str | Path, **about: Any) -> Path:
     for made_for_another in (PROFILES, POLICY):
         (folder / made_for_another).unlink(missing_ok=True)
     state = net.state_dict()
-    kept = {tensor.data_ptr(): name for name, tensor in reversed(state.items()) if tensor.numel()}
-    tied = {name for name, tensor in state.items() if tensor.numel() and kept[tensor.data_ptr()] != name}
-    tied = {name for name in tied if state[name].shape == state[kept[state[name].data_ptr()]].shape}
+    tied = _tied(state)
     write_tensors(folder / "model.safetensors", {name: t for name, t in state.items() if name not in tied}, {})
     write_json(folder / "config.json", {**(net.config or {"model": None}), **({"about": about} if about else {})})
     return folder
@@ -66,10 +65,9 @@ def load(folder: str | Path, net: AnytimeNetwork | None = None) -> AnytimeNetwor
     build = net is None
     net = _build(folder, config) if net is None else net
     tensors, _ = read_tensors(folder / "model.safetensors")
-    first = {t.data_ptr(): name for name, t in reversed(net.state_dict().items()) if t.numel()}
-    for name, expected in net.state_dict().items():
-        if name not in tensors and expected.numel() and (twin := first[expected.data_ptr()]) in tensors:
-            tensors[name] = tensors[twin]  # tied: written once
+    state = net.state_dict()
+    tensors |= {name: tensors[twin] for name, twin in _tied(state).items() if name not in tensors and twin in tensors}
+    for name, expected in state.items():
         if name in tensors and tensors[name].dtype != expected.dtype:
             raise AnytimeError(f"{folder}: model.safetensors has {name} as {tensors[name].dtype}, not {expected.dtype}")
     try:
@@ -88,6 +86,18 @@ def load(folder: str | Path, net: AnytimeNetwork | None = None) -> AnytimeNetwor
         if len(profile.stages) == len(net.stages):
             remember(net, profile)
     return net.eval()
+
+
+def _tied(state: dict[str, Tensor]) -> dict[str, str]:
+    """Names of tensors that are another one, whose name comes first: they are written once."""
+    first: dict[tuple[int, torch.Size], str] = {}
+    tied = {}
+    for name, tensor in state.items():
+        if tensor.device.type != "meta" and tensor.numel():
+            twin = first.setdefault((tensor.data_ptr(), tensor.shape), name)
+            if twin != name:
+                tied[name] = twin
+    return tied
 
 
 def _build(folder: Path, config: dict[str, Any]) -> AnytimeNetwork:

@@ -101,13 +101,15 @@ def _counted(net: AnytimeNetwork, example: Any, params: list[int] | None = None)
     macs, heads = [], []
     was_training = net.training
     net.eval()
-    with counting() as counter:
-        for head in net.walk(example):
-            before = counter.get_total_flops()
-            head()
-            macs.append(counter.get_total_flops() // 2)
-            heads.append(macs[-1] - before // 2)
-    net.train(was_training)
+    try:
+        with counting() as counter:
+            for head in net.walk(example):
+                before = counter.get_total_flops()
+                head()
+                macs.append(counter.get_total_flops() // 2)
+                heads.append(macs[-1] - before // 2)
+    finally:
+        net.train(was_training)
     return Costs(macs, params or _params(net), heads)
 
 
