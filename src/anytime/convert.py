@@ -1,27 +1,21 @@
 """Any PyTorch model to an anytime network: cut where the cost is even, with heads made to fit."""
 
-import difflib
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
-from math import ceil
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from anytime.capture import CLASS_TOKENS, Captured, NotCaptured, Trunk
-from anytime.cost import counting, on_meta, shapes
+from anytime.capture import Captured, NotCaptured, Trunk
 from anytime.errors import AnytimeError
-from anytime.models.layers import LinearHead
+from anytime.heads import make_head
 from anytime.network import AnytimeNetwork, Step
+from anytime.survey import Survey, choose, what
 from anytime.suspend import Pause, Place, Watch, first_tensor
-
-NEGLIGIBLE = 0.05
-"""What is left after the last named exit may cost this share of the whole for the model's own classifier to be it."""
 
 
 def convert(
@@ -69,7 +63,7 @@ def convert(
     try:
         with torch.no_grad():
             example = _two_samples(example)
-            survey = _Survey(trunk, example)
+            survey = Survey(trunk, example)
             try:
                 net = _by_graph(trunk, example, survey, exits, head)
             except NotCaptured as reason:
@@ -99,7 +93,7 @@ class ConvertedNetwork(AnytimeNetwork):
         stages: Sequence[nn.Module],
         heads: Sequence["Exit"],
         places: Sequence[Place],
-        survey: "_Survey",
+        survey: "Survey",
         paused_because: str | None,
     ) -> None:
         super().__init__(stages, heads)
@@ -189,56 +183,7 @@ class Exit(nn.Module):
         return self.head(features, x[self.mask[0]]) if self.mask else self.head(features)
 
 
-@dataclass(frozen=True)
-class _Found:
-    """A module call in the model's forward pass."""
-
-    place: Place
-    fraction: float
-    """Of the model's MACs, spent when it ended."""
-    shape: tuple[int, ...] | None
-    """Of its output, where that is or begins with a floating-point tensor."""
-    order: int
-    live: int = 0
-    """How many tensors would cross a cut here; fewer is better."""
-    node: Any = None
-
-
-class _Survey:
-    """One run of the model: which modules are called, in which order, what they give and cost."""
-
-    def __init__(self, trunk: Trunk, example: Any) -> None:
-        calls: list[tuple[Place, int, tuple[int, ...] | None]] = []
-        self.batch = next(len(leaf) for leaf in tree_leaves(example) if isinstance(leaf, Tensor))
-
-        def note(place: Place, output: Any) -> None:
-            features = first_tensor(output)
-            usable = features is not None and features.is_floating_point() and features.ndim > 1
-            calls.append((place, counter.get_total_flops(), tuple(features.shape) if usable else None))  # type: ignore[union-attr]
-
-        self.logits = trunk(example)
-        try:  # shapes alone: torch counts more there than of the fused kernels of a processor
-            twin, shaped = on_meta(trunk), shapes(example)
-            with counting() as counter, Watch(twin.model, None, note):
-                twin(shaped)
-        except Exception:
-            calls.clear()
-            with counting() as counter, Watch(trunk.model, None, note):
-                trunk(example)
-        if not isinstance(self.logits, Tensor) or self.logits.ndim < 2 or len(self.logits) != self.batch:
-            raise AnytimeError(f"the model's logits are {_what(self.logits)}; expected a tensor of samples × classes")
-        total = max(counter.get_total_flops(), 1)
-        self.found = [_Found(place, macs / total, shape, i) for i, (place, macs, shape) in enumerate(calls)]
-
-    def times_called(self, name: str) -> int:
-        return sum(found.place[0] == name for found in self.found)
-
-    def called(self, after: int, until: int) -> list[str]:
-        """The modules that ended between two calls."""
-        return list(dict.fromkeys(found.place[0] for found in self.found if after < found.order <= until))
-
-
-def _by_graph(trunk: Trunk, example: Any, survey: _Survey, exits: Any, head: Any) -> ConvertedNetwork:
+def _by_graph(trunk: Trunk, example: Any, survey: Survey, exits: Any, head: Any) -> ConvertedNetwork:
     captured = Captured(trunk, example)
     usable = []
     for found in survey.found:
@@ -247,7 +192,7 @@ def _by_graph(trunk: Trunk, example: Any, survey: _Survey, exits: Any, head: Any
         if node is not None and rows is not None and rows.one_each and node is not captured.output:
             position = captured.position[node]
             usable.append(replace(found, order=position, live=captured.live(position), node=node))
-    chosen = _choose(trunk.model, survey, usable, exits)
+    chosen = choose(trunk.model, survey, usable, exits)
     mask = _mask(example)
     names = [key for key, leaf in example.items() if isinstance(leaf, Tensor)] if isinstance(example, dict) else []
     extra = [names.index(mask)] if mask else []
@@ -257,7 +202,9 @@ def _by_graph(trunk: Trunk, example: Any, survey: _Survey, exits: Any, head: Any
         rows = captured.rows(found.node)
         assert rows is not None
         token = captured.has_class_token(found.node)
-        made, masked = _make_head(head, trunk.model, survey.logits, found, rows.dim, token, mask, example)
+        made, masked = make_head(
+            head, trunk.model, survey.logits, found.shape or (), found.place[0], rows.dim, token, mask, example
+        )
         heads.append(Exit(made, index, (mask, masks[0]) if mask and masked else None))
     stages = [stage for stage, _, _ in cut]
     net = ConvertedNetwork(
@@ -267,7 +214,7 @@ def _by_graph(trunk: Trunk, example: Any, survey: _Survey, exits: Any, head: Any
     return net
 
 
-def _verify(net: ConvertedNetwork, example: Any, survey: _Survey) -> None:
+def _verify(net: ConvertedNetwork, example: Any, survey: Survey) -> None:
     """The stages do what the model does: at each exit, at the end, and for another number of samples."""
     own_features: dict[Place, tuple[Tensor, Tensor, int]] = {}
 
@@ -314,17 +261,19 @@ def _verify_rows(net: ConvertedNetwork, x: Any) -> None:
 
 
 def _by_pausing(
-    trunk: Trunk, example: Any, survey: _Survey, exits: Any, head: Any, reason: str
+    trunk: Trunk, example: Any, survey: Survey, exits: Any, head: Any, reason: str
 ) -> ConvertedNetwork:  # fmt: skip
     usable = [
         replace(found, live=0 if found.place[0][-1].isdigit() else 1)  # blocks, by their names, rather than their parts
         for found in survey.found
         if found.shape and found.shape[0] == survey.batch
     ]
-    chosen = _choose(trunk.model, survey, usable, exits)
+    chosen = choose(trunk.model, survey, usable, exits)
     mask, heads = _mask(example), []
     for found in chosen:
-        made, masked = _make_head(head, trunk.model, survey.logits, found, 0, True, mask, example)
+        made, masked = make_head(
+            head, trunk.model, survey.logits, found.shape or (), found.place[0], 0, True, mask, example
+        )
         heads.append(Exit(made, 0, (mask, 0) if mask and masked else None))
     places = [found.place for found in chosen]
     orders = [-1, *(found.order for found in chosen), len(survey.found)]
@@ -342,77 +291,6 @@ def _by_pausing(
     return ConvertedNetwork(trunk, stages, [*heads, Exit(nn.Identity(), 0)], places, survey, reason)
 
 
-def _choose(model: nn.Module, survey: _Survey, usable: list[_Found], exits: Any) -> list[_Found]:
-    """The module calls after which to exit, without the model's own end."""
-    if isinstance(exits, str | list | tuple):
-        return _named(model, survey, usable, [exits] if isinstance(exits, str) else list(exits))
-    if isinstance(exits, int) and not isinstance(exits, bool) and exits >= 1:
-        targets = [i / exits for i in range(1, exits)]
-        width = 0.5 / exits
-    elif isinstance(exits, float) and 0 < exits <= 1:
-        targets = [exits * i for i in range(1, ceil(1 / exits - 1e-9))]
-        width = exits / 2
-    else:
-        raise AnytimeError(
-            f"exits={exits!r}: it is a whole number from 1, a share of the cost up to 1, or modules' names"
-        )
-    chosen: list[_Found] = []
-    for target in targets:
-        after = chosen[-1] if chosen else None
-        left = [f for f in usable if after is None or (f.order > after.order and f.fraction > after.fraction)]
-        left = [f for f in left if 0 < f.fraction < 1 - min(NEGLIGIBLE, width / 2)]
-        if not left:
-            raise AnytimeError(
-                f"exits={exits!r}: this model has places for {len(chosen) + 1} only; ask for fewer, or name the modules"
-            )
-        near = [f for f in left if abs(f.fraction - target) <= width] or left
-        least = min(f.live for f in near)
-        # Between places as good, the block rather than a part of it.
-        depth = {f: _depth(f.place[0]) for f in near}
-        best = min(
-            (f for f in near if f.live == least), key=lambda f: abs(f.fraction - target) + 0.2 * width * depth[f]
-        )
-        chosen.append(best)
-    return chosen
-
-
-def _depth(name: str) -> float:
-    """How deep inside the model a module is; numbers in lists of blocks hardly count."""
-    return sum(not part.isdigit() for part in name.split(".")) + 0.05 * name.count(".")
-
-
-def _named(model: nn.Module, survey: _Survey, usable: list[_Found], names: list[str]) -> list[_Found]:
-    modules = dict(model.named_modules())
-    chosen: list[_Found] = []
-    for name in names:
-        if name not in modules or not name:
-            near = (
-                difflib.get_close_matches(str(name), modules, n=3, cutoff=0.5) or list(dict(model.named_children()))[:5]
-            )
-            raise AnytimeError(f"the model has no module {name!r}; the nearest are: {', '.join(near)}")
-        times = survey.times_called(name)
-        if times != 1:
-            called = "is not called in the forward pass" if not times else f"is called {times} times"
-            raise AnytimeError(
-                f"{name} {called}, so `after {name}` is no place for an exit; give exits as a number, or name another"
-            )
-        found = next((f for f in usable if f.place[0] == name), None)
-        ends = next(f.fraction for f in survey.found if f.place[0] == name) >= 1 - NEGLIGIBLE
-        if found is None and ends and chosen and name == names[-1]:
-            return chosen  # the model's own end
-        if found is None:
-            raise AnytimeError(
-                f"{name} gives no tensor with a row for each sample that the model goes on with: name another"
-            )
-        if chosen and found.order <= chosen[-1].order:
-            raise AnytimeError(f"exits out of order: {name} ends before {chosen[-1].place[0]} does, or with it")
-        chosen.append(found)
-    if not chosen:
-        raise AnytimeError("exits=[]: name at least one module")
-    own = chosen[-1].fraction >= 1 - NEGLIGIBLE
-    return chosen[:-1] if own else chosen
-
-
 def _find_logits(output: Any) -> Tensor:
     """The logits in what a model returns, as public libraries name them."""
     if isinstance(output, Tensor):
@@ -423,16 +301,9 @@ def _find_logits(output: Any) -> Tensor:
     if isinstance(output, tuple | list) and output and isinstance(output[0], Tensor) and output[0].ndim == 2:
         return output[0]
     raise AnytimeError(
-        f"the model returns {_what(output)}, with no logits in it; say where they are: "
+        f"the model returns {what(output)}, with no logits in it; say where they are: "
         "convert(…, logits=lambda output: …), or convert a model with a classifier"
     )
-
-
-def _what(output: Any) -> str:
-    if isinstance(output, Tensor):
-        return f"a tensor of shape {tuple(output.shape)}"
-    names = list(output) if isinstance(output, dict) else list(getattr(output, "__dict__", {}))
-    return f"{type(output).__name__}({', '.join(map(str, names))})"
 
 
 def _two_samples(example: Any) -> Any:
@@ -451,93 +322,3 @@ def _mask(example: Any) -> str | None:
     """The name of the padding mask among the inputs."""
     mask = example.get("attention_mask") if isinstance(example, dict) else None
     return "attention_mask" if isinstance(mask, Tensor) and mask.ndim == 2 else None
-
-
-def _make_head(
-    head: Callable[[tuple[int, ...], int], nn.Module] | None,
-    model: nn.Module,
-    logits: Tensor,
-    found: _Found,
-    batch_dim: int,
-    class_token: bool,
-    mask: str | None,
-    example: Any,
-) -> tuple[nn.Module, bool]:
-    """A head for features of this shape, where and of the type they are, and whether it takes the padding mask."""
-    classes, shape = logits.shape[-1], found.shape or ()
-    if head is not None:
-        return head(shape, classes).to(logits), False
-    channels = _channels(shape, model.get_submodule(found.place[0]))
-    masked = mask is not None and len(shape) == 3 and channels == 2 and tuple(example[mask].shape) == shape[:2]
-    if logits.ndim == 3 and len(shape) == 3 and logits.shape[:2] == shape[:2]:
-        made, masked = VectorHead(shape[-1], classes), False  # an answer for each token
-    elif logits.ndim > 2:
-        raise AnytimeError(
-            f"the model's answer has the shape {tuple(logits.shape)}, for which there is no head; give one: "
-            "convert(…, head=lambda shape, num_classes: …)"
-        )
-    elif len(shape) == 2:
-        made = VectorHead(shape[-1], classes)
-    elif len(shape) == 3 and channels == 2:
-        names = {name.rpartition(".")[2] for name, _ in model.named_parameters()}
-        token = class_token and bool(names & CLASS_TOKENS) and batch_dim == 0 and not masked
-        made = TokenHead(shape[-1], classes, batch_dim, token)
-    elif len(shape) == 4 and channels == 1:
-        made = LinearHead(shape[1], classes)
-    elif len(shape) in (3, 4, 5):
-        made = MapHead(shape[channels], classes, len(shape) - 2, channels)
-    else:
-        raise AnytimeError(f"there is no head for features of shape {shape}; give one: convert(…, head=…)")
-    return made.to(logits), masked
-
-
-def _channels(shape: tuple[int, ...], module: nn.Module) -> int:
-    """Which dimension holds the channels: that which the last layer of the module gives, as far as it can be told."""
-    for layer in reversed(list(module.modules())):
-        if shape[1] in (getattr(layer, "out_channels", None), getattr(layer, "num_features", None)):
-            return 1
-        if shape[-1] in (getattr(layer, "out_features", None), *getattr(layer, "normalized_shape", ())[-1:]):
-            return len(shape) - 1
-    if len(shape) < 4:
-        return len(shape) - 1
-    return len(shape) - 1 if len(set(shape[1:-1])) == 1 and shape[-2] != shape[-1] else 1
-
-
-class VectorHead(nn.Sequential):
-    """Layer norm – linear; of tokens, each by itself."""
-
-    def __init__(self, features: int, num_classes: int) -> None:
-        super().__init__(nn.LayerNorm(features), nn.Linear(features, num_classes))
-
-
-class TokenHead(nn.Module):
-    """Layer norm – class token, or mean over those that are no padding – linear."""
-
-    def __init__(self, features: int, num_classes: int, batch_dim: int = 0, class_token: bool = False) -> None:
-        super().__init__()
-        self.norm, self.fc = nn.LayerNorm(features), nn.Linear(features, num_classes)
-        self.batch_dim, self.class_token = batch_dim, class_token
-
-    def forward(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Logits."""
-        tokens = tokens.movedim(self.batch_dim, 0)
-        if self.class_token:
-            return self.fc(self.norm(tokens[:, 0]))
-        tokens = self.norm(tokens)
-        if mask is None:
-            return self.fc(tokens.mean(1))
-        weight = mask.to(tokens.dtype)[..., None]
-        return self.fc((tokens * weight).sum(1) / weight.sum(1).clamp(min=1))
-
-
-class MapHead(nn.Module):
-    """The paper's predictor, BN – ReLU – pool – linear, for maps of other dimensions or with channels last."""
-
-    def __init__(self, channels: int, num_classes: int, dims: int, channel_dim: int) -> None:
-        super().__init__()
-        self.bn = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)[dims - 1](channels)
-        self.fc, self.channel_dim = nn.Linear(channels, num_classes), channel_dim
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Logits."""
-        return self.fc(F.relu(self.bn(x.movedim(self.channel_dim, 1))).flatten(2).mean(2))
