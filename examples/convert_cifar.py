@@ -1,6 +1,6 @@
 """Convert a ViT of transformers or a ResNet18 of timm, small ones, and train all of their exits on CIFAR-10.
 
-python examples/convert_cifar.py vit adaloss --data cifar10
+python examples/convert_cifar.py vit adaloss --data cifar10 --exits vit.layers.0,vit.layers.1,vit.layers.2
 python examples/convert_cifar.py resnet const --data FOLDER --epochs 20
 
 The run folder gets the model, the log, evaluation.json and the curve; a killed run goes on where it was.
@@ -34,7 +34,7 @@ def main() -> None:
     parser.add_argument("--data", default="cifar10", help="cifar10, or a folder of parquet files")
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--subset", type=int, help="train on a balanced part of so many images")
-    parser.add_argument("--exits", type=int, default=4)
+    parser.add_argument("--exits", default="4", help="how many, evenly over the cost; or after which modules: a,b,c")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=Path, help="the run folder; otherwise one in runs/")
     asked = parser.parse_args()
@@ -43,7 +43,8 @@ def main() -> None:
     data = anytime.load_data(asked.data)
     if asked.subset:
         data = data.subset(asked.subset, asked.seed)
-    net = anytime.convert(build(asked.model), torch.zeros(1, *data.shape), exits=asked.exits)
+    exits = int(asked.exits) if asked.exits.isdigit() else asked.exits.split(",")
+    net = anytime.convert(build(asked.model), torch.zeros(1, *data.shape), exits=exits)
     print(f"{asked.model}: exits after {', '.join(net.places)}")
     result = anytime.fit(
         net,

@@ -4,8 +4,10 @@ from anytime.checkpoint import load, save
 from anytime.convert import ConvertedNetwork, convert
 from anytime.cost import Costs, costs
 from anytime.data import Data, Images, load_data
+from anytime.ensemble import EANN
 from anytime.errors import AnytimeError, MissingExtra, NonFiniteLoss
 from anytime.evaluate import Curve, evaluate
+from anytime.inflation import expected_inflation, inflation, sup_inflation
 from anytime.latency import Profile, latency, profile
 from anytime.models import BlockMSDNet, BottleneckResANN, DenseANN, MSDNet, ResANN, create_model, list_models
 from anytime.models.pretrained import Filled, fill
@@ -13,6 +15,7 @@ from anytime.network import AnytimeNetwork, Step
 from anytime.policy import Answers, Policy, calibrate
 from anytime.recipe import Recipe
 from anytime.runtime import Prediction, Run, Unfinished, astart, predict, start
+from anytime.team import Team
 from anytime.train import Fit, fit
 from anytime.weights import (
     AdaLoss,
@@ -27,6 +30,7 @@ from anytime.weights import (
 )
 
 __all__ = [
+    "EANN",
     "AdaLoss",
     "Answers",
     "AnytimeError",
@@ -57,6 +61,7 @@ __all__ = [
     "ResANN",
     "Run",
     "Step",
+    "Team",
     "Unfinished",
     "WeightScheme",
     "astart",
@@ -66,8 +71,10 @@ __all__ = [
     "create_model",
     "create_scheme",
     "evaluate",
+    "expected_inflation",
     "fill",
     "fit",
+    "inflation",
     "latency",
     "list_models",
     "load",
@@ -76,4 +83,5 @@ __all__ = [
     "profile",
     "save",
     "start",
+    "sup_inflation",
 ]

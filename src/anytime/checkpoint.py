@@ -6,15 +6,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from anytime.ensemble import EANN
+from anytime.ensemble import NAME as ENSEMBLE
 from anytime.errors import AnytimeError
 from anytime.files import read_json, read_tensors, write_json, write_tensors
 from anytime.latency import FILE as PROFILES
 from anytime.latency import read_profiles, remember
 from anytime.models import create_model
 from anytime.network import AnytimeNetwork
-
-POLICY = "policy.json"
-"""Where ``Policy.save`` writes, beside the model it is for."""
+from anytime.policy import FILE as POLICY
 
 
 def save(net: AnytimeNetwork, folder: str | Path, **about: Any) -> Path:
@@ -58,7 +58,8 @@ def load(folder: str | Path, net: AnytimeNetwork | None = None) -> AnytimeNetwor
         hint = ""
         if (folder / "run.json").is_file():
             what = "its training run has not ended yet"
-            hint = f"; end it with: anytime train --output {folder} --resume"
+            command = "train-ensemble" if read_json(folder / "run.json").get("ensemble") else "train"
+            hint = f"; end it with: anytime {command} --output {folder} --resume"
         raise AnytimeError(f"{folder} is not a saved model: {what}{hint or ' (anytime.save writes one)'}")
     config = read_json(folder / "config.json")
     about = config.pop("about", None)
@@ -108,9 +109,11 @@ def _build(folder: Path, config: dict[str, Any]) -> AnytimeNetwork:
             "load(folder, net=...)"
         )
     try:
+        if name == ENSEMBLE:
+            return EANN(_build(folder, dict(member)) for member in config["members"])
         with torch.device("meta"):  # no memory and no random numbers for weights that are read anyway
             return create_model(name, **config)
-    except (TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise AnytimeError(f"{folder}: config.json describes no network of this version: {error}") from error
 
 

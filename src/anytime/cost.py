@@ -104,6 +104,8 @@ def _counted(net: AnytimeNetwork, example: Any, params: list[int] | None = None)
     try:
         with counting() as counter:
             for head in net.walk(example):
+                if head is None:
+                    continue
                 before = counter.get_total_flops()
                 head()
                 macs.append(counter.get_total_flops() // 2)
@@ -135,8 +137,9 @@ def on_meta(net: M) -> M:
 def _params(net: AnytimeNetwork) -> list[int]:
     seen: dict[int, int] = {}
     totals = []
-    for stage, head in zip(net.stages, net.heads, strict=True):
-        for module in (stage, head):
+    for stage, head in net.units:
+        for module in (stage, head) if head else (stage,):
             seen |= {id(parameter): parameter.numel() for parameter in module.parameters()}
-        totals.append(sum(seen.values()))
+        if head:
+            totals.append(sum(seen.values()))
     return totals

@@ -160,6 +160,12 @@ def remember(net: Any, profile: Profile) -> None:
         _known.setdefault(net, {})[profile.kind] = Profile([*profile.stages], [*profile.heads], profile.kind)
 
 
+def forget(net: Any) -> None:
+    """What was known of a network's latency, since its stages have changed."""
+    with _lock:
+        _known.pop(net, None)
+
+
 def recall(net: Any, x: Any) -> Profile:
     """What is known of the network's latency for such an input; an empty profile, to be filled, if nothing is."""
     kind = kind_of(x)

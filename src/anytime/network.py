@@ -76,14 +76,21 @@ class AnytimeNetwork(nn.Module):
         return self._steps(x, wanted)
 
     def _steps(self, x: Any, wanted: frozenset[int]) -> Iterator[Step]:
-        for i, head in enumerate(islice(self.walk(x), max(wanted, default=-1) + 1)):
+        exits = (head for head in self.walk(x) if head is not None)
+        for i, head in enumerate(islice(exits, max(wanted, default=-1) + 1)):
             if i in wanted:
                 yield Step(i, head())
 
-    def walk(self, x: Any) -> Generator[Callable[[], Tensor], Tensor | None, None]:
+    @property
+    def units(self) -> "list[tuple[nn.Module, nn.Module | None]]":
+        """The stages in the order in which they run, each with its head; None where it has no exit."""
+        return list(zip(self.stages, self.heads, strict=True))
+
+    def walk(self, x: Any) -> Generator[Callable[[], Tensor] | None, Tensor | None, None]:
         """Run one stage at a time and yield the exit after it, unopened: calling it evaluates its head.
 
-        Whoever walks may narrow the batch on the way: ``walk.send(rows)`` goes on with those samples alone.
+        Whoever walks may narrow the batch on the way: ``walk.send(rows)`` goes on with those samples alone. An ensemble
+        also has stages without an exit; after these it yields None.
 
         Example:
             >>> import torch

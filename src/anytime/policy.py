@@ -10,12 +10,14 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
-from anytime.checkpoint import POLICY
 from anytime.cost import costs
 from anytime.errors import AnytimeError
 from anytime.files import read_json, write_json
 from anytime.latency import profile
 from anytime.network import AnytimeNetwork
+
+FILE = "policy.json"
+"""Where ``Policy.save`` writes, beside the model it is for."""
 
 SCORES = ("confidence", "entropy", "margin", "patience")
 UNITS = ("macs", "seconds", "fraction")
@@ -93,6 +95,8 @@ class Policy:
         walk = net.walk(x)
         head = next(walk)
         for exit in range(net.exits):
+            while head is None:
+                head = next(walk)
             answers = head()
             if exit == 0:
                 logits = answers.new_empty(answers.shape)
@@ -133,16 +137,16 @@ class Policy:
 
     def save(self, folder: str | Path) -> Path:
         """Write it beside a model, as ``policy.json``."""
-        path = Path(folder) / POLICY
+        path = Path(folder) / FILE
         write_json(path, asdict(self))
         return path
 
     @staticmethod
     def load(folder: str | Path) -> "Policy":
         """Read what ``save`` wrote."""
-        path = Path(folder) / POLICY
+        path = Path(folder) / FILE
         if not path.is_file():
-            raise AnytimeError(f"{folder} has no {POLICY}: anytime calibrate {folder} --budget 0.5 makes one")
+            raise AnytimeError(f"{folder} has no {FILE}: anytime calibrate {folder} --budget 0.5 makes one")
         try:
             return Policy(**read_json(path))
         except (TypeError, ValueError) as error:

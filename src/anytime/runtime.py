@@ -261,6 +261,11 @@ def _costs(net: Any, x: Any) -> Costs | None:
     return known[inputs]
 
 
+def forget(net: Any) -> None:
+    """What was counted of a network, since its stages have changed."""
+    _counted.pop(net, None)
+
+
 class Run:
     """A prediction that goes on in the background: ``start`` makes it. As a context manager it ends with the block."""
 
@@ -302,11 +307,14 @@ class Run:
         """Wait for the end, at most so many seconds, and give the best prediction; ``Unfinished`` if there is none."""
         if timeout is not None and timeout != timeout:
             raise AnytimeError(f"timeout={timeout}: it must be a number")
-        self._thread.join(None if timeout is None else min(timeout, threading.TIMEOUT_MAX))
+        self._wait(None if timeout is None else min(timeout, threading.TIMEOUT_MAX))
         best = self.latest()
         if best is None:
             raise self._error or Unfinished("timeout", timeout or 0.0)
         return best
+
+    def _wait(self, timeout: float | None) -> None:
+        self._thread.join(timeout)
 
     def stop(self) -> None:
         """End it; returns once the stage that was running has ended and the worker is free."""

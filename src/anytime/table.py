@@ -42,16 +42,19 @@ def curve_table(
     weights: list[float] | None = None,
     title: str = "",
     increase: dict[int, float] | None = None,
+    places: list[str] | None = None,
 ) -> Any:
-    """Exit, MACs, share of the cost, test error, loss weight; with ``increase``, how much worse than OPT."""
+    """Exit, MACs, share of the cost, test error, loss weight; how much worse than OPT, and where the exit is."""
     columns = ["exit", "MACs", "% of cost", "test error"]
     columns += ["weight"] if weights else []
     columns += ["over OPT"] if increase else []
+    columns += ["of"] if places else []
     table = _table(title, *columns)
     for i, (macs, share, error) in enumerate(zip(curve.costs.macs, curve.costs.fractions, curve.errors, strict=True)):
         row = [str(i + 1), millions(macs), f"{share:.1%}", "–" if error is None else f"{error:.2%}"]
         row += [f"{weights[i]:.3f}"] if weights else []
         row += [f"{increase[i]:+.1%}" if i in increase else ""] if increase else []
+        row += [places[i]] if places else []
         table.add_row(*row)
     return table
 

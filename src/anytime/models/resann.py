@@ -33,6 +33,28 @@ def from_name(name: str) -> tuple[type[AnytimeNetwork], dict[str, Any]] | None:
     return None
 
 
+def between(smallest: str, largest: str) -> list[str]:
+    """The names of the ResANNs from one to another that differ in their depths alone.
+
+    Example:
+        >>> between("resann-2-16", "resann-4-16"), between("resann26", "resann101")
+        (['resann-2-16', 'resann-3-16', 'resann-4-16'], ['resann26', 'resann50', 'resann101'])
+    """
+    ends = [re.fullmatch(r"resann-(\d+)-(\d+)", name) for name in (smallest, largest)]
+    names: list[str] = []
+    if smallest in _BLOCKS and largest in _BLOCKS:
+        every = list(_BLOCKS)
+        names = every[every.index(smallest) : every.index(largest) + 1]
+    elif ends[0] and ends[1] and ends[0][2] == ends[1][2]:
+        names = [f"resann-{n}-{ends[0][2]}" for n in range(int(ends[0][1]), int(ends[1][1]) + 1)]
+    if not names:
+        raise AnytimeError(
+            f"{smallest!r} to {largest!r}: give two ResANNs of one width, the smaller first, as in "
+            "'resann-7-32' and 'resann-25-32', or two of " + ", ".join(_BLOCKS)
+        )
+    return names
+
+
 class BasicUnit(nn.Module):
     """x + conv(relu(bn(conv(relu(bn(x)))))), both convolutions 3×3.
 

@@ -1,0 +1,88 @@
+"""What the commands share."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import anytime
+from anytime.errors import AnytimeError, require
+from anytime.evaluate import Curve
+from anytime.plot import plot_curves
+
+try:
+    typer: Any = require("typer", "cli")
+    require("rich", "cli")
+except AnytimeError as error:
+    sys.exit(f"anytime: {error}")
+
+Option = typer.Option
+DEVICES = "cpu, cuda, cuda:1, mps …; auto takes an accelerator if there is one."
+DATA = "digits; cifar10, cifar100, svhn, imagenet or any owner/name on the Hugging Face Hub; or a local folder."
+SCHEMES = (
+    "adaloss, const, linear, half-end, opt-I (exit I alone), geometric-mean, log-barrier; with options as in "
+    "adaloss:gamma=0.1"
+)
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    help="Anytime neural networks: train every exit, know what each costs, stop whenever.\n\n"
+    "First steps: **anytime demo**",
+)
+
+
+def device_named(name: str) -> torch.device:
+    """The device that a user names, or an error that says why it cannot be."""
+    if name == "auto":
+        return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
+    try:
+        torch.zeros(1, device=name).item()
+        return torch.device(name)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0]
+        raise AnytimeError(f"--device {name} cannot be used here: {reason}; --device cpu always can") from None
+
+
+def last_weights(folder: Path) -> list[float] | None:
+    """The loss weights at the end of training, from the log."""
+    try:
+        lines = (folder / "log.jsonl").read_text(encoding="utf-8").splitlines()
+        return json.loads(lines[-1])["weights"]
+    except (OSError, ValueError, LookupError, TypeError):
+        return None  # no log, or a damaged one: the table does without
+
+
+def title_of(asked: dict[str, Any]) -> str:
+    """A run in a few words."""
+    return f"{asked.get('model', '')}, {asked.get('scheme', '')}, on {Path(asked.get('data', '')).name}"
+
+
+def draw_curves(folders: dict[str, Path], curves: dict[str, Curve], path: Path, title: str) -> None:
+    """Error against cost, with the weights of runs that have some; says so where it cannot be drawn."""
+    weights = {name: w for name, folder in folders.items() if (w := last_weights(folder))}
+    try:
+        plot_curves(curves, path, title, weights)
+    except anytime.MissingExtra as error:
+        print(f"no plot: {error}", file=sys.stderr)
+
+
+_MEANINGS = {
+    "model.safetensors": "the model; anytime.load(folder) reads it",
+    "log.jsonl": "a line an epoch: every exit's loss, error, weight",
+    "evaluation.json": "the table above",
+    "curve.png": "error against cost",
+    "learning.png": "loss and error against epochs",
+}
+
+
+def say_where(folder: Path) -> None:
+    """What is in a finished folder."""
+    print(f"In {folder}/")
+    for name, meaning in _MEANINGS.items():
+        if (folder / name).exists():
+            print(f"  {name:18} {meaning}")

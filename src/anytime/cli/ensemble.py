@@ -1,0 +1,125 @@
+"""``anytime train-ensemble``."""
+
+import re
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+
+import anytime
+from anytime.checkpoint import load, save
+from anytime.cli.app import DATA, SCHEMES, Option, app, draw_curves, say_where, title_of
+from anytime.cli.evaluate import as_trained
+from anytime.data import load_data
+from anytime.ensemble import EANN
+from anytime.errors import AnytimeError
+from anytime.evaluate import evaluate
+from anytime.files import write_json
+from anytime.jobs import Job, run_jobs
+from anytime.run import read_run
+from anytime.table import curve_table, show
+
+FILE = "run.json"
+
+
+@app.command("train-ensemble")
+def train_ensemble(
+    members: Annotated[
+        str | None,
+        Option(help="The networks: resann-7-32,resann-13-32,resann-25-32; or --smallest, --largest."),
+    ] = None,
+    smallest: Annotated[str | None, Option(help="The cheapest network of a planned ensemble.")] = None,
+    largest: Annotated[str | None, Option(help="Its dearest; those between are found.")] = None,
+    base: Annotated[float, Option(help="By how much the costs of a planned ensemble grow, at most.")] = 2.0,
+    data: Annotated[str | None, Option(help=DATA)] = None,
+    scheme: Annotated[str | None, Option(help=f"How the exits' losses are weighed: {SCHEMES}.")] = None,
+    epochs: Annotated[int | None, Option(help="How often each network sees each image.")] = None,
+    learning_rate: Annotated[float | None, Option(help="At the start; the recipe says when it falls.")] = None,
+    batch_size: Annotated[int | None, Option(help="Images a step.")] = None,
+    subset: Annotated[int | None, Option(help="Train on a balanced random part of this many images.")] = None,
+    size: Annotated[int | None, Option(help="Height and width that images are brought to.")] = None,
+    seed: Annotated[int | None, Option(help="Of the first weights, the order of the images and the subset.")] = None,
+    output: Annotated[Path | None, Option(help="The folder of the ensemble, with one of each network in it.")] = None,
+    resume: Annotated[bool, Option("--resume", help="Go on with what is in the output folder, if anything.")] = False,
+    jobs: Annotated[int, Option(help="Networks to train at the same time; each has its share of the cores.")] = 1,
+    cluster: Annotated[bool, Option("--cluster", help="Train them as tasks of a Ray cluster.")] = False,
+) -> None:
+    """Train the networks of an ensemble (EANN), find the order of its exits, and evaluate it.
+
+    Each network is a run of its own in the output folder, which ``anytime train`` would make; finished ones are not
+    trained again. Then the exits to offer are chosen on the validation images: those better than all before them.
+
+    Examples:
+    - `anytime train-ensemble --members resann-1-8,resann-2-8,resann-4-8 --data digits --epochs 10`
+    - `anytime train-ensemble --smallest resann-7-32 --largest resann-25-32 --data cifar100 --jobs 2 --output runs/eann`
+    - `anytime train-ensemble --output runs/eann --resume`
+    """
+    given: dict[str, Any] = {
+        "members": members, "data": data, "scheme": scheme, "epochs": epochs, "learning-rate": learning_rate,
+        "batch-size": batch_size, "subset": subset, "size": size, "seed": seed,
+    }  # fmt: skip
+    given = {name: value for name, value in given.items() if value is not None}
+    if smallest or largest:
+        if members or not (smallest and largest):
+            raise AnytimeError("give --members, or both --smallest and --largest")
+        given["members"] = ",".join(EANN.plan(smallest, largest, base))
+        print(f"costs growing by at most {base:g}: {given['members']}", file=sys.stderr)
+    asked = {"members": "resann-1-8,resann-2-8,resann-4-8", "data": "digits", "scheme": "adaloss", "seed": 0}
+    folder = output
+    if folder is not None and (folder / FILE).is_file():
+        if not resume:
+            raise AnytimeError(f"{folder} holds an ensemble already: add --resume to go on, or choose another --output")
+        before = read_run(folder)
+        if not before.get("ensemble"):
+            raise AnytimeError(f"{folder} holds the run of one network, not of an ensemble: choose another --output")
+        before = before["asked"]
+        different = [name for name in given if before.get(name) != given[name]]
+        if different:
+            name = different[0]
+            raise AnytimeError(
+                f"{folder} was started with --{name} {before.get(name)}, not {given[name]}: resume it as it was, or "
+                "choose another --output"
+            )
+        asked = before
+    elif resume and folder is None:
+        raise AnytimeError("--resume needs the ensemble's folder: --output FOLDER")
+    elif folder is not None and folder.exists() and any(folder.iterdir()):
+        raise AnytimeError(f"{folder} is not empty and holds no ensemble: choose another --output")
+    asked |= given
+    names = list(dict.fromkeys(asked["members"].split(",")))
+    asked["model"] = f"EANN of {', '.join(names)}"
+    for name in names:
+        with torch.device("meta"):
+            anytime.create_model(name)  # or an error now rather than hours later
+    words = [Path(asked["data"]).name, "eann", asked["scheme"], f"seed{asked['seed']}"]
+    folder = folder or Path("runs") / re.sub(r"[^\w.=-]+", "-", "-".join(words))
+    write_json(folder / FILE, {"ensemble": True, "asked": asked})
+    options = [word for name in sorted(asked.keys() - {"members", "model"}) for word in (f"--{name}", str(asked[name]))]
+    run_jobs(
+        [
+            Job(name, ["-m", "anytime", "train", "--model", name, *options, "--output", str(folder / name), "--resume"])
+            for name in names
+            if not (folder / name / "model.safetensors").is_file()
+        ],
+        jobs,
+        cluster,
+    )
+    _assemble(folder, names, asked)
+
+
+def _assemble(folder: Path, names: list[str], asked: dict[str, Any]) -> None:
+    """Put the trained networks together, choose the exits to offer, and measure."""
+    nets = [load(folder / name) for name in names]
+    images = as_trained(folder / names[0], nets[0], load_data(asked["data"], size=asked.get("size"), show=False))
+    eann = EANN(nets, torch.empty(1, *images.shape, device="meta")).eval()
+    errors = eann.fit_order(images.batches(images.validation))
+    save(eann, folder, **(nets[0].config or {}).get("about", {}))
+    curve = evaluate(eann, images)
+    write_json(folder / "evaluation.json", {**curve.record(), "validation_errors": errors, "offered": eann.offered})
+    title = title_of(asked)
+    show(curve_table(curve, title=title, places=[f"{names[m]}, exit {exit + 1}" for m, exit in eann.offered]))
+    curves = {"EANN": curve, f"{names[eann.order[-1]]} alone": evaluate(nets[eann.order[-1]], images)}
+    draw_curves({}, curves, folder / "curve.png", title)
+    print(f"{eann.exits} of {len(errors)} exits are offered: each has fewer errors on validation than all before it")
+    say_where(folder)

@@ -1,0 +1,173 @@
+"""``anytime evaluate`` and ``anytime calibrate``."""
+
+import json
+from contextlib import suppress
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Annotated
+
+import torch
+
+import anytime
+from anytime.checkpoint import load
+from anytime.cli.app import (
+    DEVICES,
+    Option,
+    app,
+    device_named,
+    draw_curves,
+    last_weights,
+    title_of,
+    typer,
+)
+from anytime.data import Data, load_data
+from anytime.errors import AnytimeError
+from anytime.evaluate import FRACTIONS, Curve, evaluate
+from anytime.files import read_json, write_json
+from anytime.network import AnytimeNetwork
+from anytime.plot import plot_budgets
+from anytime.policy import SCORES, Budgeted, collect, sweep
+from anytime.run import read_run
+from anytime.table import budgets_table, curve_table, show
+
+
+@app.command("evaluate")
+def evaluate_command(
+    run: Annotated[Path, typer.Argument(help="A finished run's folder.")],
+    opt: Annotated[
+        list[Path] | None,
+        Option(help="What exits reach alone: the folder of an opt-I run, or a JSON file {exit: error}. Repeatable."),
+    ] = None,
+    budgets: Annotated[bool, Option("--budgets", help="Also with easy samples leaving early.")] = False,
+    score: Annotated[str, Option(help=f"With --budgets, how sure an exit is: {', '.join(SCORES)}.")] = "confidence",
+    as_json: Annotated[bool, Option("--json", help="Print JSON and nothing else.")] = False,
+    data: Annotated[str | None, Option(help="Other test images than the run's.")] = None,
+    device: Annotated[str, Option(help=DEVICES)] = "auto",
+) -> None:  # fmt: skip
+    """The anytime curve of a run: each exit's test error and cost, as a table and a plot.
+
+    Below it, the exit chosen at 1/4, 1/2, 3/4 and all of the cost, and with --opt how many more errors each exit
+    makes than a network trained for it alone.
+
+    Examples:
+    - `anytime evaluate runs/digits-resann-3-16-adaloss-seed0`
+    - `anytime evaluate runs/a --opt runs/opt-5 --opt runs/opt-9 --json`
+    - `anytime evaluate runs/a --budgets` adds the error against the average cost, with per-sample exits
+    """
+    if score not in SCORES:
+        raise AnytimeError(f"--score {score}; it is one of {', '.join(SCORES)}")
+    about = read_run(run)
+    asked = about.get("asked", {})
+    net = load(run).to(device_named(device))
+    images = load_data(data or asked.get("data", "digits"), size=asked.get("size"))
+    images = as_trained(run, net, images)
+    only = anytime.create_scheme(asked.get("scheme", "const"), net.exits)
+    curve = evaluate(net, images, only=getattr(only, "only", None))
+    table = _opt_table(opt or [])
+    increase = curve.increase_over(table)
+    if as_json:
+        record = curve.record()
+        if table:
+            record["increase_over_opt"] = {str(exit + 1): more for exit, more in increase.items()}
+        if budgets:
+            points = _sweep(net, images, curve, score)
+            record["budgets"] = {rule: [asdict(point) for point in found] for rule, found in points.items()}
+        print(json.dumps(record, indent=2))
+        return
+    show(curve_table(curve, last_weights(run), title=title_of(asked), increase=increase))
+    for fraction in FRACTIONS:
+        exit, error = curve.at(fraction)
+        reached = "not evaluated" if error is None else f"{error:.2%} error"
+        print(f"at {fraction:4.0%} of the cost: exit {exit + 1} ({curve.costs.fractions[exit]:.1%} used), {reached}")
+    name = asked.get("scheme", "run")
+    picture = run / ("curve.png" if data is None else f"curve-{images.name}.png")
+    draw_curves({name: run}, {name: curve}, picture, title_of({**asked, "data": images.name}))
+    if budgets:
+        points = _sweep(net, images, curve, score)
+        write_json(
+            run / "budgets.json", {"score": score, **{r: [asdict(p) for p in found] for r, found in points.items()}}
+        )
+        title = "easy samples leave early; one threshold for all exits, from the validation images"
+        show(budgets_table(points["common"], curve.costs.macs[-1], title))
+        with suppress(anytime.MissingExtra):  # said already
+            named = {f"{score}, {_RULE_NAMES[rule]}": found for rule, found in points.items()}
+            plot_budgets(curve, named, run / "budgets.png", title_of({**asked, "data": images.name}))
+            print(f"Both curves in one picture: {run / 'budgets.png'}")
+
+
+_RULE_NAMES = {"common": "one threshold", "geometric": "MSDNet's shares"}
+
+
+def _sweep(net: AnytimeNetwork, images: Data, curve: Curve, score: str) -> dict[str, list[Budgeted]]:
+    if None in curve.errors:
+        raise AnytimeError("--budgets needs a network whose exits are all trained, not one of a single exit (opt-I)")
+    device = next(net.parameters()).device
+    validation, test = (
+        collect(net, images.batches(split, device=device)) for split in (images.validation, images.test)
+    )
+    costs = [float(macs) for macs in curve.costs.macs]
+    return {rule: sweep(validation, test, costs, score=score, rule=rule) for rule in _RULE_NAMES}
+
+
+@app.command("calibrate")
+def calibrate_command(
+    run: Annotated[Path, typer.Argument(help="A finished run's folder.")],
+    budget: Annotated[float, Option(help="Average cost of a sample, as a part of the whole network's: 0.5 is half.")],
+    unit: Annotated[str, Option(help="Of the budget: fraction, macs or seconds.")] = "fraction",
+    score: Annotated[str, Option(help=f"How sure an exit is: {', '.join(SCORES)}.")] = "confidence",
+    device: Annotated[str, Option(help=DEVICES)] = "auto",
+) -> None:
+    """Find when samples may leave early so that their average cost meets a budget; saved beside the model.
+
+    Thresholds come from the run's validation images; the error is that of its test images.
+
+    Examples:
+    - `anytime calibrate runs/digits-resann-3-16-adaloss-seed0 --budget 0.5`
+    - `anytime calibrate runs/a --budget 20e6 --unit macs --score margin`
+    """
+    asked = read_run(run).get("asked", {})
+    net = load(run).to(device_named(device))
+    images = as_trained(run, net, load_data(asked.get("data", "digits"), size=asked.get("size")))
+    where = next(net.parameters()).device
+    policy = anytime.calibrate(net, images.batches(images.validation, device=where), budget, unit, score)
+    path = policy.save(run)
+    test = collect(net, images.batches(images.test, device=where))
+    exits = policy.exits(test.logits)
+    error = test.wrong[exits, torch.arange(len(exits))].double().mean().item()
+    spent = policy.cost(exits)
+    share = policy.budget / policy.costs[-1]
+    print(
+        f"budget {policy.budget:.4g} {policy.unit} a sample ({share:.1%} of the whole network)\n"
+        f"on {len(exits):,} test images: {spent:.4g} spent ({spent / policy.budget - 1:+.1%} of the budget), "
+        f"{error:.2%} error; all to the last exit: {test.wrong[-1].double().mean().item():.2%}\n"
+        f"Wrote {path}; use it with: anytime.Policy.load({str(run)!r}).predict(net, batch)"
+    )
+
+
+def as_trained(run: Path, net: AnytimeNetwork, images: Data) -> Data:
+    """The images normalised as those that the network was trained on, which must be of the same kind."""
+    about = (net.config or {}).get("about")
+    if not isinstance(about, dict) or not {"data", "classes", "shape", "mean", "std"} <= about.keys():
+        raise AnytimeError(f"{run}: config.json does not say what the model was trained on; is it a run's folder?")
+    if about["classes"] != images.classes or about["shape"][0] != images.shape[0]:
+        raise AnytimeError(
+            f"{run} was trained on {about['data']} ({len(about['classes'])} classes, {about['shape'][0]} channels): "
+            f"{images.name} has {len(images.classes)} classes and {images.shape[0]} channels, or other classes"
+        )
+    return replace(images, mean=about["mean"], std=about["std"])
+
+
+def _opt_table(sources: list[Path]) -> dict[int, float]:
+    table: dict[int, float] = {}
+    for source in sources:
+        if source.is_dir():
+            if not str(read_run(source).get("asked", {}).get("scheme", "")).startswith("opt"):
+                raise AnytimeError(f"{source} is not the run of one exit alone: train it with --scheme opt-I")
+            errors = read_json(source / "evaluation.json").get("errors", [])
+            table |= {exit: error for exit, error in enumerate(errors) if error is not None}
+        else:
+            try:
+                table |= {int(exit) - 1: float(error) for exit, error in read_json(source).items()}
+            except (TypeError, ValueError):
+                raise AnytimeError(f'{source} is not an OPT table; it looks like {{"5": 0.31, "9": 0.28}}') from None
+    return table

@@ -1,0 +1,171 @@
+"""``anytime train`` and ``anytime demo``."""
+
+import re
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+
+import anytime
+from anytime import ranks
+from anytime.cli.app import (
+    DATA,
+    DEVICES,
+    SCHEMES,
+    Option,
+    app,
+    device_named,
+    draw_curves,
+    last_weights,
+    say_where,
+    title_of,
+)
+from anytime.data import Data, load_data
+from anytime.errors import AnytimeError
+from anytime.evaluate import Curve
+from anytime.memory import keep_freed_memory
+from anytime.plot import plot_learning
+from anytime.recipe import RECIPES, recipe_for
+from anytime.run import read_run
+from anytime.table import curve_table, show
+from anytime.train import fit
+
+FIT_OPTIONS = ("epochs", "lr", "batch_size", "accumulate", "precision", "compiled")
+
+
+@app.command()
+def train(
+    model: Annotated[str | None, Option(help="One that `anytime models` lists, or another size: resann-N-C.")] = None,
+    data: Annotated[str | None, Option(help=DATA)] = None,
+    scheme: Annotated[str | None, Option(help=f"How the exits' losses are weighed: {SCHEMES}.")] = None,
+    epochs: Annotated[int | None, Option(help="How often each image is seen.")] = None,
+    learning_rate: Annotated[float | None, Option(help="At the start; the recipe says when it falls.")] = None,
+    batch_size: Annotated[int | None, Option(help="Images a step.")] = None,
+    recipe: Annotated[str | None, Option(help=f"{', '.join(RECIPES)}; otherwise what suits the data.")] = None,
+    subset: Annotated[int | None, Option(help="Train on a balanced random part of this many images.")] = None,
+    extra: Annotated[bool | None, Option("--extra", help="Add the data's extra training images (SVHN).")] = None,
+    size: Annotated[int | None, Option(help="Height and width that images are brought to.")] = None,
+    seed: Annotated[int | None, Option(help="Of the first weights, the order of the images and the subset.")] = None,
+    output: Annotated[Path | None, Option(help="The run folder; otherwise one in runs/.")] = None,
+    resume: Annotated[bool, Option("--resume", help="Go on with the run in the output folder, if any.")] = False,
+    checkpoint_seconds: Annotated[float, Option(help="Time between checkpoints; 0: after every step.")] = 30,
+    accumulate: Annotated[int | None, Option(help="Cut each batch into so many parts, for less memory.")] = None,
+    precision: Annotated[str | None, Option(help="float32; bfloat16, float16 where the device gains from it.")] = None,
+    compiled: Annotated[bool | None, Option("--compile", help="Let torch.compile fuse the network.")] = None,
+    device: Annotated[str, Option(help=DEVICES)] = "auto",
+) -> None:
+    """Train a network, all exits together.
+
+    The run folder gets run.json (what was asked for), log.jsonl (a line an epoch), checkpoint.safetensors, and in the
+    end config.json + model.safetensors, evaluation.json and curve.png. Ctrl-C saves a checkpoint first.
+
+    Examples:
+    - `anytime train --model resann-3-16 --data digits --epochs 20`
+    - `anytime train --model resann-7-16 --data cifar10 --scheme const`
+    - `anytime train --output runs/digits-resann-3-16-adaloss-seed0 --resume`
+    - `torchrun --nproc-per-node 2 -m anytime train --model resann-7-16 --data cifar10` trains on two devices
+    """
+    given = {
+        "model": model, "data": data, "scheme": scheme, "epochs": epochs, "lr": learning_rate, "batch_size": batch_size,
+        "recipe": recipe, "subset": subset, "extra": extra, "size": size, "seed": seed,
+        "accumulate": accumulate, "precision": precision, "compiled": compiled,
+    }  # fmt: skip
+    given = {name: value for name, value in given.items() if value is not None}
+    if not checkpoint_seconds >= 0:
+        raise AnytimeError(f"--checkpoint-seconds {checkpoint_seconds}: it is 0 or a positive number")
+    keep_freed_memory()
+    try:
+        own = ranks.begin()
+        _run(given, output, resume or ranks.restarted(), own or device_named(device), checkpoint_seconds)
+    finally:
+        ranks.end()
+
+
+def _run(
+    given: dict[str, Any], output: Path | None, resume: bool, device: torch.device, checkpoint_seconds: float = 30
+) -> tuple[Path, Curve | None]:
+    """Train as asked; what was not said comes from the run that is resumed, or else is the default."""
+    asked = {"model": "resann-3-16", "data": "digits", "scheme": "adaloss", "seed": 0}
+    if resume and output and (output / "run.json").is_file():
+        asked |= read_run(output).get("asked", {})
+    elif resume and not output and not ranks.restarted():
+        raise AnytimeError("--resume needs the run's folder: --output FOLDER")
+    asked |= given
+    images = _data(asked)
+    recipe = asked.get("recipe") or recipe_for(images.name, streamed=not isinstance(images.train, anytime.Images))
+    if recipe not in RECIPES:
+        raise AnytimeError(f"unknown recipe {recipe!r}; there are: {', '.join(RECIPES)}")
+    if not 0 <= asked["seed"] < 2**63:
+        raise AnytimeError(f"--seed {asked['seed']}: it is a whole number from 0 and below 2^63")
+    torch.manual_seed(asked["seed"])
+    net = anytime.create_model(asked["model"], num_classes=len(images.classes), in_channels=images.shape[0]).to(device)
+    words = [images.name, asked["model"], asked["scheme"], f"seed{asked['seed']}"]
+    folder = output or Path("runs") / re.sub(r"[^\w.=-]+", "-", "-".join(words))
+    try:
+        result = fit(
+            net,
+            images,
+            asked["scheme"],
+            recipe=RECIPES[recipe],
+            seed=asked["seed"],
+            output=folder,
+            resume=resume,
+            about={"asked": asked, "command": " ".join(["anytime", *sys.argv[1:]])},
+            checkpoint_seconds=checkpoint_seconds,
+            **{name: asked[name] for name in FIT_OPTIONS if name in asked},
+        )
+    except KeyboardInterrupt:
+        if ranks.mine() == 0:
+            print(f"\nstopped; go on with: anytime train --output {folder} --resume", file=sys.stderr)
+        raise
+    if ranks.mine() == 0:
+        if result.curve is not None:
+            show(curve_table(result.curve, last_weights(folder), title=title_of(asked)))
+            draw_curves(
+                {asked["scheme"]: folder}, {asked["scheme"]: result.curve}, folder / "curve.png", title_of(asked)
+            )
+        _draw_learning(result.history, folder / "learning.png", title_of(asked))
+        say_where(folder)
+    return folder, result.curve
+
+
+def _data(asked: dict[str, Any]) -> Data:
+    """The data asked for; the first process decodes, the others find it done."""
+    if ranks.mine() > 0:
+        ranks.wait()
+    images = load_data(asked["data"], size=asked.get("size"), extra=asked.get("extra", False), show=ranks.mine() == 0)
+    if ranks.mine() == 0:
+        ranks.wait()
+    return images.subset(asked["subset"], asked["seed"]) if "subset" in asked else images
+
+
+@app.command()
+def demo(
+    output: Annotated[Path, Option(help="Where the two runs go.")] = Path("runs/demo"),
+    epochs: Annotated[int, Option(help="How often each image is seen.")] = 30,
+) -> None:
+    """Train a small network on hand-written digits with CONST and with AdaLoss, and compare: about a minute.
+
+    Example:
+    - `anytime demo --output my-demo`
+    """
+    folders, curves = {}, {}
+    for scheme in ("const", "adaloss"):
+        given = {"model": "resann-3-8", "data": "digits", "scheme": scheme, "epochs": epochs}
+        folders[scheme], curve = _run(given, output / scheme, True, torch.device("cpu"))
+        if curve is not None:
+            curves[scheme] = curve
+    picture = output / "curves.png"
+    draw_curves(folders, curves, picture, "ResANN(3, 8) on hand-written digits")
+    print(
+        f"Both in one picture: {picture}\n\n"
+        "CONST weighs all exits alike; AdaLoss moves the weight to the late exits as their losses become small, and\n"
+        "the first ones pay for it. Digits are so easy that the late exits gain little; natural images are not."
+    )
+
+
+def _draw_learning(history: list[dict[str, Any]], path: Path, title: str) -> None:
+    with suppress(anytime.MissingExtra):  # said already
+        plot_learning(history, path, title)

@@ -1,0 +1,244 @@
+"""An EANN on several workers, first in, first out."""
+
+import itertools
+import queue
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, Self
+
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+from anytime.ensemble import EANN
+from anytime.errors import AnytimeError
+from anytime.jobs import cores
+from anytime.network import Step
+from anytime.runtime import Prediction, Run, Unfinished
+from anytime.workers import Died, Processes, RayActors, Refused, Worker
+
+
+class Team:
+    """Runs the networks of an EANN on M workers, first in, first out, so that its base b acts as b to the M (Sec. 4).
+
+    A worker that is free takes the next network. Each answer is there as soon as its exit is reached, and the best one
+    so far can be had at any moment. A worker that dies costs the rest of the network that it was running: the others go
+    on, a warning says so, and another worker takes its place.
+
+    Args:
+        eann: the ensemble, in eval mode. Each worker gets a copy of it as it is now.
+        workers: how many.
+        threads: of each worker; by default this machine's processor cores divided among them.
+        cluster: run the workers as Ray actors, each with ``threads`` processor cores (``pip install
+            "anytime[cluster]"``): on the cluster that ``ray.init`` has joined, or on this machine.
+
+    Processes are started afresh (multiprocessing's *spawn*), so a script makes its team below
+    ``if __name__ == "__main__":``.
+
+    Example:
+        >>> import anytime
+        >>> eann = anytime.EANN([anytime.create_model(f"resann-{n}-8") for n in (1, 2)]).eval()
+        >>> with anytime.Team(eann, workers=2) as team:
+        ...     run = team.start(torch.zeros(1, 3, 32, 32))
+        ...     best = run.result()
+        >>> best.exit == eann.exits - 1, best.complete, run.lost
+        (True, True, {})
+    """
+
+    def __init__(self, eann: EANN, workers: int = 2, threads: int | None = None, cluster: bool = False) -> None:
+        if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
+            raise AnytimeError(f"workers={workers!r}: it is a whole number from 1")
+        if not isinstance(eann, EANN):
+            raise AnytimeError(f"a {type(eann).__name__} is no ensemble: anytime.EANN([…]) makes one of networks")
+        if eann.training:
+            raise AnytimeError("the ensemble is in training mode: its answers would depend on the batch; call .eval()")
+        threads = threads or max(1, cores() // workers)
+        self.eann = eann
+        self._tasks: queue.Queue[tuple[_Run, int] | None] = queue.Queue()
+        self._closed = False
+        self._hire: Callable[[], Worker]
+        self._hire = RayActors(eann, threads) if cluster else Processes(eann, threads)
+        hired = [self._hire() for _ in range(workers)]
+        for worker in hired:
+            worker.ready()
+        self._threads = [threading.Thread(target=self._lead, args=(w,), name="anytime", daemon=True) for w in hired]
+        for thread in self._threads:
+            thread.start()
+
+    def start(self, x: Any) -> "_Run":
+        """Begin a prediction and return at once; as ``anytime.start`` gives, with ``lost`` beside."""
+        if self._closed:
+            raise AnytimeError("the team is closed: make another")
+        run = _Run(self.eann, x)
+        for member in self.eann.order:
+            self._tasks.put((run, member))
+        return run
+
+    def predict(self, x: Any, deadline: float | None = None) -> Prediction:
+        """The best prediction within so many seconds, or of all networks; ``Unfinished`` if there is none by then."""
+        begun = time.perf_counter()
+        with self.start(x) as run:
+            try:
+                best = run.result(deadline)
+            except Unfinished:
+                raise Unfinished("deadline", time.perf_counter() - begun) from None
+            return best if run.done or best.complete else replace(best, stopped_by="deadline")
+
+    def steps(self, x: Any) -> Iterator[Step]:
+        """The predictions as they come, each better than the one before."""
+        with self.start(x) as run:
+            for prediction in run.follow():
+                yield Step(prediction.exit, prediction.logits)
+
+    def close(self) -> None:
+        """Send the workers home; what still runs is stopped."""
+        self._closed = True
+        while True:  # what nobody has begun
+            try:
+                task = self._tasks.get_nowait()
+            except queue.Empty:
+                break
+            if task:
+                task[0].end(task[1])
+        for _ in self._threads:
+            self._tasks.put(None)
+        for thread in self._threads:
+            thread.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _lead(self, worker: Worker) -> None:
+        """Give one worker a network after the other, and another worker its place if it dies."""
+        while (task := self._tasks.get()) is not None:
+            run, member = task
+            try:
+                if not run.begin(member, worker):
+                    continue
+                for exit, logits in worker.answers(run.number, member, run.x):
+                    run.answer(exit, logits)
+                run.end(member)
+            except Refused as error:  # the network, not the worker
+                run.lose(member, str(error))
+            except Died as death:
+                run.lose(member, f"its worker died ({death})")
+                worker = self._replace(worker)
+            except BaseException as error:
+                run.lose(member, f"{type(error).__name__}: {error}")
+                worker = self._replace(worker)
+        worker.close()
+
+    def _replace(self, worker: Worker) -> Worker:
+        worker.close()
+        fresh = self._hire()
+        while not self._closed:
+            try:
+                fresh.ready()
+                break
+            except Died:
+                time.sleep(1)  # and again: there may be memory then
+                fresh = self._hire()
+        return fresh
+
+
+class _Run(Run):
+    """A prediction on a team.
+
+    Attributes:
+        lost: by member, why its answers are missing, if they are.
+    """
+
+    _numbers = itertools.count()
+
+    def __init__(self, eann: EANN, x: Any) -> None:
+        self.lost: dict[int, str] = {}
+        self.number = next(self._numbers)
+        self.x = tree_map(lambda leaf: leaf.detach().cpu() if isinstance(leaf, Tensor) else leaf, x)
+        self._eann, self._begun = eann, time.perf_counter()
+        self._latest, self._error = None, None
+        self._changed = threading.Condition()
+        self._open, self._stopped = set(eann.order), False
+        self._workers: dict[int, Worker] = {}
+
+    @property
+    def done(self) -> bool:
+        """Whether it has ended."""
+        return not self._open
+
+    def begin(self, member: int, worker: Worker) -> bool:
+        """A worker takes a network; False if nobody wants its answers any more."""
+        with self._changed:
+            if not self._stopped:
+                self._workers[member] = worker
+                return True
+        self.end(member)
+        return False
+
+    def answer(self, exit: int, logits: Tensor) -> None:
+        """One has come; a later exit in the order is a better one, whoever comes first."""
+        with self._changed:
+            if self._latest is None or exit > self._latest.exit:
+                complete = exit + 1 == self._eann.exits
+                seconds = time.perf_counter() - self._begun
+                self._latest = Prediction(logits, exit, seconds, complete, None)
+                if complete:  # there is none better to wait for
+                    self._halt_all()
+                self._changed.notify_all()
+
+    def end(self, member: int) -> None:
+        """A network has come to its end."""
+        with self._changed:
+            self._workers.pop(member, None)
+            self._open.discard(member)
+            if not self._open and self._latest is None and self.lost:
+                reasons = "; ".join(f"network {one}: {why}" for one, why in self.lost.items())
+                self._error = AnytimeError(f"no network has answered: {reasons}")
+            self._changed.notify_all()
+
+    def lose(self, member: int, why: str) -> None:
+        """A network's answers will not come."""
+        self.lost[member] = why
+        self.end(member)
+        message = f"network {member} of the ensemble gives no more answers: {why}; the others go on"
+        warnings.warn(message, stacklevel=2)
+
+    def latest(self) -> Prediction | None:
+        """The best prediction so far, without waiting; None before the first."""
+        if self._error is not None:
+            raise self._error
+        best = self._latest
+        if best is None or best.complete or not self.done:
+            return best
+        return replace(best, stopped_by="stop" if self._stopped else "lost")
+
+    def follow(self) -> Iterator[Prediction]:
+        """The best predictions as they come."""
+        shown = None
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda shown=shown: self._latest is not shown or self.done)
+                if self._latest is shown:
+                    break
+                shown = self._latest
+            if shown is not None:
+                yield shown
+        self.latest()  # raises what there is to raise
+
+    def _wait(self, timeout: float | None) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self.done or (self._latest and self._latest.complete), timeout)
+
+    def stop(self) -> None:
+        """End it; the workers go on to what comes next within one stage."""
+        with self._changed:
+            self._halt_all()
+
+    def _halt_all(self) -> None:
+        self._stopped = True
+        for worker in self._workers.values():
+            worker.halt(self.number)
