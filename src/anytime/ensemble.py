@@ -57,8 +57,7 @@ class EANN(AnytimeNetwork):
                     f"a {type(member).__name__} is no anytime network: anytime.convert makes one, with exits=1 if it "
                     "is to answer at its end only"
                 )
-        self._example = example
-        self._offered: list[tuple[int, int]] | None = None
+        self._offered = self._all_exits(example)
         configs = [member.config for member in self._networks]
         self.image_size = max((member.image_size or 0 for member in self._networks), default=0) or None
         if all(config and config.get("model") for config in configs):
@@ -77,8 +76,6 @@ class EANN(AnytimeNetwork):
 
         ``eann.offered[prediction.exit]`` says where a prediction comes from.
         """
-        if self._offered is None:
-            self._offered = self._all_exits(self._example)
         return self._offered
 
     @offered.setter
@@ -171,7 +168,7 @@ class EANN(AnytimeNetwork):
         first = list(next(zip(batches, strict=False), ()))
         before = self._offered
         try:
-            example = _one_sample(first[0][0]) if first and isinstance(first[0], tuple | list) else self._example
+            example = _one_sample(first[0][0]) if first and isinstance(first[0], tuple | list) else None
             self.offered = everything = self._all_exits(example)
             wrong = collect(self, chain(first, batches)).wrong
         except BaseException:
@@ -197,7 +194,7 @@ class EANN(AnytimeNetwork):
 
     def get_extra_state(self) -> Tensor:
         """The offered exits, for ``state_dict``."""
-        return torch.tensor(self._offered or [], dtype=torch.int64, device="cpu").view(-1, 2)
+        return torch.tensor(self._offered, dtype=torch.int64, device="cpu").view(-1, 2)
 
     def set_extra_state(self, state: Tensor) -> None:
         """What ``get_extra_state`` gave; refuses exits that these networks do not have."""
@@ -206,10 +203,9 @@ class EANN(AnytimeNetwork):
             if not (0 <= member < len(self.members) and 0 <= exit < self._networks[member].exits):
                 raise RuntimeError(f"\n\texit {exit} of network {member} is offered, and there is none")
         by_member = [[exit for one, exit in pairs if one == member] for member in dict.fromkeys(m for m, _ in pairs)]
-        if pairs and [exit for exits in by_member for exit in sorted(set(exits))] != [exit for _, exit in pairs]:
+        if not pairs or [exit for exits in by_member for exit in sorted(set(exits))] != [exit for _, exit in pairs]:
             raise RuntimeError("\n\tthe offered exits are not in the order in which they are reached")
         self.offered = pairs
-        self._offered = pairs or None
 
     @staticmethod
     def plan(smallest: str, largest: str, base: float = 2.0) -> list[str]:

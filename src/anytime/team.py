@@ -6,6 +6,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Self
 
@@ -124,12 +125,9 @@ class Team:
                     run.answer(exit, logits)
                 run.end(member)
             except Refused as error:  # the network, not the worker
-                run.lose(member, str(error))
-            except Died as death:
-                run.lose(member, f"its worker died ({death})")
-                worker = self._replace(worker)
-            except BaseException as error:
-                run.lose(member, f"{type(error).__name__}: {error}")
+                _tell(run, member, str(error))
+            except Exception as error:
+                _tell(run, member, f"its worker died ({error})")
                 worker = self._replace(worker)
         worker.close()
 
@@ -144,6 +142,11 @@ class Team:
                 time.sleep(1)  # and again: there may be memory then
                 fresh = self._hire()
         return fresh
+
+
+def _tell(run: "_Run", member: int, why: str) -> None:
+    with suppress(UserWarning):  # where warnings are errors they are not this thread's
+        run.lose(member, why)
 
 
 class _Run(Run):
@@ -203,9 +206,10 @@ class _Run(Run):
     def lose(self, member: int, why: str) -> None:
         """A network's answers will not come."""
         self.lost[member] = why
-        self.end(member)
-        message = f"network {member} of the ensemble gives no more answers: {why}; the others go on"
-        warnings.warn(message, stacklevel=2)
+        try:
+            warnings.warn(f"network {member} of the ensemble gives no more answers: {why}; the others go on")
+        finally:  # warnings may be errors
+            self.end(member)
 
     def latest(self) -> Prediction | None:
         """The best prediction so far, without waiting; None before the first."""

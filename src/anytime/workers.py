@@ -54,18 +54,15 @@ def _play(eann: EANN, member: int, x: Any, halted: Callable[[], bool]) -> Iterat
                 yield next(numbers), head().cpu()
 
 
-def _packed(eann: EANN) -> bytes:
-    try:
-        return pickle.dumps(eann)
-    except Exception as error:
-        raise AnytimeError(f"this ensemble cannot be sent to workers: {error}") from error
-
-
 class Processes:
     """Makes workers that are processes of this machine."""
 
     def __init__(self, eann: EANN, threads: int) -> None:
-        self.packed, self.threads = _packed(eann), threads
+        self.threads = threads
+        try:
+            self.packed = pickle.dumps(eann)
+        except Exception as error:
+            raise AnytimeError(f"this ensemble cannot be sent to other processes: {error}") from error
         self.context = multiprocessing.get_context("spawn")
 
     def __call__(self) -> "_Process":
@@ -169,7 +166,7 @@ class RayActors:
         self.ray, self.threads = require("ray", "cluster"), threads
         if not self.ray.is_initialized():
             self.ray.init(include_dashboard=False, log_to_driver=False)
-        self.packed = self.ray.put(_packed(eann))
+        self.eann = self.ray.put(eann)  # Ray also packs classes of the main program
 
     def __call__(self) -> "_RayActor":
         """One more."""
@@ -181,7 +178,7 @@ class _RayActor:
         self.ray = hire.ray
         # A second thread, to be told to halt while the first one works.
         actor: Any = self.ray.remote(num_cpus=hire.threads, max_concurrency=2)(_Player)
-        self.actor = actor.remote(hire.packed, hire.threads)
+        self.actor = actor.remote(hire.eann, hire.threads)
 
     def ready(self) -> None:
         self._get(lambda: self.ray.get(self.actor.halt.remote(-1)))
@@ -210,10 +207,8 @@ class _RayActor:
 
 
 class _Player:
-    def __init__(self, packed: bytes, threads: int) -> None:
-        torch.set_num_threads(threads)
-        self.threads = threads
-        self.eann, self.halted = pickle.loads(packed), _Halted()
+    def __init__(self, eann: EANN, threads: int) -> None:
+        self.eann, self.threads, self.halted = eann, threads, _Halted()
 
     def answers(self, run: int, member: int, x: Any) -> Iterator[tuple[int, Tensor]]:
         torch.set_num_threads(self.threads)  # each thread has its own number

@@ -1,0 +1,141 @@
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from test_ensemble import X, ensemble, small
+from torch import nn
+
+import anytime
+from anytime import EANN, Team
+
+
+class Slow(nn.Module):
+    """Takes a while, and says in a file who does it."""
+
+    def __init__(self, seconds, path):
+        super().__init__()
+        self.seconds, self.path = seconds, str(path)
+
+    def forward(self, x):
+        Path(self.path).write_text(str(os.getpid()))
+        time.sleep(self.seconds)
+        return x
+
+
+def slow(path, seconds=1.0, exits=2, seed=5):
+    """A network whose second stage is slow."""
+    net = small((7,) * exits, exits, seed)
+    net.stages[1] = nn.Sequential(net.stages[1], Slow(seconds, path))
+    return net
+
+
+def who(path):
+    """The process in the slow stage, once there is one."""
+    while not path.exists() or not path.read_text():
+        time.sleep(0.01)
+    return int(path.read_text())
+
+
+@pytest.fixture(scope="module")
+def team():
+    with Team(ensemble(), workers=2, threads=1) as team:
+        yield team
+
+
+def test_a_team_answers_as_its_ensemble(team):
+    whole = team.eann(X)
+    steps = list(team.steps(X))
+    assert [step.exit for step in steps] == sorted({step.exit for step in steps})
+    assert steps[-1].exit == team.eann.exits - 1
+    for step in steps:
+        torch.testing.assert_close(step.logits, whole[step.exit])
+    prediction = team.predict(X)
+    assert prediction.complete
+    assert prediction.stopped_by is None
+    torch.testing.assert_close(prediction.logits, whole[-1])
+
+
+def test_many_runs_at_once(team):
+    inputs = [torch.randn(3, 5) for _ in range(20)]
+    runs = [team.start(x) for x in inputs]
+    for run, x in zip(runs, inputs, strict=True):
+        torch.testing.assert_close(run.result().logits, team.eann(x)[-1])
+        assert run.lost == {}
+
+
+def test_a_network_that_fails_costs_its_answers(team):
+    with pytest.warns(UserWarning, match="gives no more answers"), pytest.raises(anytime.AnytimeError, match="shapes"):
+        team.predict(torch.zeros(2, 99))
+    assert team.predict(X).complete
+
+
+def test_a_deadline_and_a_stop_free_the_workers(tmp_path):
+    eann = EANN([small((4,), 1), slow(tmp_path / "pid")], torch.zeros(1, 5)).eval()
+    with Team(eann, workers=2, threads=1) as team:
+        begun = time.perf_counter()
+        prediction = team.predict(X, deadline=0.5)
+        assert time.perf_counter() - begun < 0.9
+        assert prediction.stopped_by == "deadline"
+        assert prediction.exit == 1
+        run = team.start(X)
+        run.stop()
+        begun = time.perf_counter()
+        assert team.predict(X).complete
+        assert time.perf_counter() - begun < 4
+        with pytest.raises(anytime.Unfinished):
+            team.predict(X, deadline=0.0)
+    with pytest.raises(anytime.AnytimeError, match="closed"):
+        team.start(X)
+
+
+def dies(team, path):
+    """Kill the worker of the slow network, which is the last of three: the others answer."""
+    whole = team.eann(X)
+    path.unlink()  # that was this process
+    run = team.start(X)
+    os.kill(who(path), signal.SIGKILL)
+    with pytest.warns(UserWarning, match="the others go on"):
+        best = run.result(30)
+    assert run.done
+    assert list(run.lost) == [2]
+    assert best.stopped_by == "lost"
+    assert not best.complete
+    assert best.exit == 3  # two of the first, one of the second, the first of the slow one
+    torch.testing.assert_close(best.logits, whole[3])
+    again = team.start(X)  # another worker has taken the place
+    assert again.result(60).complete
+    assert again.lost == {}
+
+
+def three(path):
+    nets = [small((4, 4), 2), small((5,), 1), slow(path, 2.0)]
+    return EANN(nets, torch.zeros(1, 5)).eval()
+
+
+def test_a_killed_process_costs_its_own_answer(tmp_path):
+    path = tmp_path / "pid"
+    with Team(three(path), workers=2, threads=1) as team:
+        dies(team, path)
+
+
+def test_on_a_ray_cluster(tmp_path, monkeypatch):
+    ray = pytest.importorskip("ray", reason="a team on a cluster needs Ray: pip install 'anytime[cluster]'")
+    monkeypatch.setenv("RAY_DISABLE_IMPORT_WARNING", "1")
+    ray.init(
+        num_cpus=2,
+        include_dashboard=False,
+        log_to_driver=False,
+        runtime_env={"env_vars": {"PYTHONPATH": str(Path(__file__).parent)}},
+    )
+    try:
+        path = tmp_path / "pid"
+        with Team(three(path), workers=2, threads=1, cluster=True) as team:
+            prediction = team.predict(X)
+            assert prediction.complete
+            torch.testing.assert_close(prediction.logits, team.eann(X)[-1])
+            dies(team, path)
+    finally:
+        ray.shutdown()
