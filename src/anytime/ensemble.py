@@ -1,7 +1,7 @@
 """EANN: anytime networks of exponentially growing cost, one after the other (Sec. 4 of the paper)."""
 
 from bisect import bisect_left
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Mapping
 from functools import cache
 from itertools import chain
 from math import inf
@@ -175,13 +175,21 @@ class EANN(AnytimeNetwork):
             self._offered = before
             raise
         errors = wrong.double().mean(1).tolist()
+        self.offer(dict(zip(everything, errors, strict=True)))
+        return errors
+
+    def offer(self, errors: Mapping[tuple[int, int], float]) -> None:
+        """What ``fit_order`` does once the errors are known.
+
+        Args:
+            errors: of each (member, exit), in the order in which they are reached.
+        """
         best, offered = inf, []
-        for exit, error in zip(everything, errors, strict=True):
+        for exit, error in errors.items():
             if error < best:
                 best = error
                 offered.append(exit)
         self.offered = offered
-        return errors
 
     def _all_exits(self, example: Any) -> list[tuple[int, int]]:
         members = list(range(len(self.members)))

@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import mean, stdev
 from typing import Any
 
 from anytime.errors import require
 from anytime.evaluate import Curve
+from anytime.inflation import expected_inflation, inflation, sup_inflation
 from anytime.policy import Budgeted
 
 _COLOURS = ("#d1495b", "#00798c", "#edae49", "#30638e", "#6a4c93", "#4a7c59")  # told apart by most eyes
@@ -148,3 +150,143 @@ def plot_budgets(curve: Curve, budgeted: Mapping[str, Sequence[Budgeted]], path:
         axis.set_axisbelow(True)
     top.set_xlim(left=0)
     return _written(plt, figure, path)
+
+
+def plot_held(
+    curves: Mapping[str, Sequence[tuple[Sequence[float], Sequence[float]]]], path: str | Path, title: str = ""
+) -> Path:
+    """Draw error against budget: each prediction is held until the next one; single points are marked alone.
+
+    Args:
+        curves: by name, costs and errors, once for each seed; with several seeds, the mean and its standard deviation
+            where they have the same costs. Names that begin with ``OPT`` are drawn as points.
+        path: where to write the picture; its ending says the format.
+        title: above it.
+    """
+    plt = _pyplot()
+    figure, axis = plt.subplots(figsize=(7.4, 4.8), layout="constrained")
+    end = max(max(costs) for seeds in curves.values() for costs, _ in seeds) / 1e6
+    for (name, seeds), colour in zip(curves.items(), _COLOURS * len(curves), strict=False):
+        for i, (costs, errors) in enumerate(seeds):
+            x, y = [cost / 1e6 for cost in costs], [100 * error for error in errors]
+            label = name if i == 0 else None
+            if name.startswith("OPT"):
+                axis.plot(x, y, "*", color="black", markersize=9, label=label, zorder=3)
+                continue
+            alone = "alone" in name
+            style = {"color": colour, "linewidth": 1.2 if alone else 1.9, "linestyle": "--" if alone else "-"}
+            axis.step([*x, end], [*y, y[-1]], where="post", label=label, alpha=1 if len(seeds) == 1 else 0.6, **style)
+            axis.plot(x, y, "o", color=colour, markersize=3)
+    axis.set_ylabel("test error (%)")
+    axis.set_xlabel("budget (million multiply-accumulates)")
+    axis.set_xlim(0, end)
+    axis.grid(alpha=0.25)
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.legend(frameon=False, fontsize="small")
+    if title:
+        axis.set_title(title, loc="left")
+    return _written(plt, figure, path)
+
+
+def plot_inflation(bases: Sequence[float], path: str | Path, networks: int = 7) -> Path:
+    """Draw the cost inflation of EANNs, and of plain networks dotted, against the budget, for several bases.
+
+    Args:
+        bases: by how much the networks' costs grow.
+        path: where to write the picture; its ending says the format.
+        networks: how far the budget goes, for the smallest base in terms of doublings.
+    """
+    plt = _pyplot()
+    figure, axis = plt.subplots(figsize=(7.4, 4.4), layout="constrained")
+    budgets = [2 ** (i * networks / 2000) for i in range(2001)]
+    for base, colour in zip(bases, _COLOURS * len(bases), strict=False):
+        axis.plot(budgets, [inflation(b, base, plain=True) for b in budgets], ":", color=colour, linewidth=1)
+        label = f"b = {base:g}: sup {sup_inflation(base):.2f}, mean {expected_inflation(base):.2f}"
+        axis.plot(budgets, [inflation(b, base) for b in budgets], color=colour, label=label)
+    axis.plot([], [], ":", color="grey", label="plain networks")
+    axis.set_xscale("log", base=2)
+    axis.set_xlabel("budget (costs of the first network)")
+    axis.set_ylabel("inflation C: budget / cost of the network it equals")
+    axis.set_ylim(0.9, max(sup_inflation(base, plain=True) for base in bases if base <= 3) * 1.25)
+    axis.grid(alpha=0.25)
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.legend(frameon=True, facecolor="white", edgecolor="none", framealpha=0.9, fontsize="small", ncols=2)
+    return _written(plt, figure, path)
+
+
+def plot_lines(
+    lines: Mapping[str, Sequence[Sequence[float]]],
+    x: Sequence[float],
+    path: str | Path,
+    x_name: str,
+    y_name: str,
+    bottom: float | None = None,
+) -> Path:
+    """Draw a mean line for each name, with bars of one standard deviation where there are several seeds.
+
+    Args:
+        lines: by name, for each seed a value at every x.
+        x: where.
+        path: where to write the picture; its ending says the format.
+        x_name: what x is, with its unit.
+        y_name: what the values are, with their unit.
+        bottom: where the vertical axis begins.
+    """
+    plt = _pyplot()
+    figure, axis = plt.subplots(figsize=(7, 4.2), layout="constrained")
+    for (name, seeds), colour in zip(lines.items(), _COLOURS * len(lines), strict=False):
+        means, deviations = _mean_and_deviation(list(zip(*seeds, strict=True)))
+        style = {"marker": "o", "markersize": 4, "color": colour, "capsize": 3}
+        axis.errorbar(x, means, deviations if len(seeds) > 1 else None, label=f"{name} (n = {len(seeds)})", **style)
+    axis.set_xlabel(x_name)
+    axis.set_ylabel(y_name)
+    axis.set_ylim(bottom=bottom)
+    _plain(axis)
+    return _written(plt, figure, path)
+
+
+def plot_bars(
+    groups: Mapping[str, Mapping[str, Sequence[Sequence[float]]]],
+    places: Sequence[str],
+    path: str | Path,
+    x_name: str,
+    y_name: str,
+) -> Path:
+    """Draw bars of means with standard deviations, in percent: a panel a group, a colour a name.
+
+    Args:
+        groups: by panel and name, at each place the values of all seeds.
+        places: what the places are.
+        path: where to write the picture; its ending says the format.
+        x_name: what the places are, all together.
+        y_name: what the values are, with their unit.
+    """
+    plt = _pyplot()
+    size = (2.6 + 2.6 * len(groups), 3.8)
+    figure, axes = plt.subplots(1, len(groups), figsize=size, sharey=True, squeeze=False, layout="constrained")
+    for axis, (group, named) in zip(axes[0], groups.items(), strict=True):
+        width = 0.8 / len(named)
+        for i, ((name, values), colour) in enumerate(zip(named.items(), _COLOURS * len(named), strict=False)):
+            means, deviations = _mean_and_deviation(values)
+            where = [place - 0.4 + width * (i + 0.5) for place in range(len(places))]
+            scaled = [100 * mean for mean in means], [100 * deviation for deviation in deviations]
+            axis.bar(where, scaled[0], width, yerr=scaled[1], color=colour, label=name, capsize=2)
+        axis.set_xticks(range(len(places)), places)
+        axis.set_xlabel(x_name)
+        axis.set_title(group, loc="left")
+        _plain(axis)
+        if axis is not axes[0][0]:
+            axis.get_legend().remove()
+    axes[0][0].set_ylabel(y_name)
+    return _written(plt, figure, path)
+
+
+def _mean_and_deviation(values: Sequence[Sequence[float]]) -> tuple[list[float], list[float]]:
+    return [mean(each) for each in values], [stdev(each) if len(each) > 1 else 0.0 for each in values]
+
+
+def _plain(axis: Any) -> None:
+    axis.grid(alpha=0.25)
+    axis.set_axisbelow(True)
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.legend(frameon=False, fontsize="small")

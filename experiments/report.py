@@ -1,0 +1,104 @@
+"""All records, as a page for browsers and as Markdown."""
+
+import base64
+import html
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from anytime.files import write_text
+from experiments import EXPERIMENTS, load
+from experiments.records import Record, Records, Section
+
+INTRO = """The paper's tables and figures, run with this library. Each number below is made from the records of training
+runs in `experiments/records` by `anytime report`; a record holds the command, versions, seed, seconds and every exit's
+errors."""
+
+
+def write_report(preset: str, records: Records, markdown: Path, page: Path) -> None:
+    """Write ``REPRODUCTION.md`` with pictures beside it, and one HTML page with everything in it.
+
+    Args:
+        preset: ``laptop`` or ``paper``: whose runs.
+        records: what is finished.
+        markdown: the file; pictures go to a folder beside it.
+        page: the HTML file.
+    """
+    sections = {name: load(name).show(preset, records) for name in EXPERIMENTS}
+    pictures = {path: draw for name, section in sections.items() for path, _, draw in _pictures(name, section)}
+    for path, draw in pictures.items():
+        (markdown.parent / path).parent.mkdir(parents=True, exist_ok=True)
+        draw(markdown.parent / path)
+    write_text(markdown, as_markdown(preset, sections))
+    write_text(page, _page(preset, sections, markdown.parent))
+
+
+def _pictures(name: str, section: Section) -> list[tuple[str, str, Callable[[Path], object]]]:
+    return [(f"reproduction/{name}-{i}.png", caption, draw) for i, (caption, draw) in enumerate(section.figures, 1)]
+
+
+def as_markdown(preset: str, sections: dict[str, Section]) -> str:
+    """The text of ``REPRODUCTION.md``."""
+    parts = [f"# Reproduction: preset {preset}", INTRO]
+    for name, section in sections.items():
+        parts += [f"## {section.title}", f"`anytime reproduce {name} --preset {preset}`. {_about(section.records)}"]
+        parts += [f"![{caption}]({path})" for path, caption, _ in _pictures(name, section)]
+        parts += section.text
+    return "\n\n".join(parts) + "\n"
+
+
+def _about(records: list[Record]) -> str:
+    if not records:
+        return "Not run yet."
+    hours = sum(record["seconds"] for record in records) / 3600
+    versions = sorted({f"torch {record['versions']['torch']}" for record in records})
+    threads = sorted({record["versions"]["threads"] for record in records})
+    many = ", ".join(map(str, threads))
+    return (
+        f"{len(records)} runs, {hours:.1f} hours of training on processor cores ({many} a run), {', '.join(versions)}; "
+        f"{records[0]['test']['images']:,} test images."
+    )
+
+
+STYLE = """
+:root { color-scheme: light dark; }
+body { font: 16px/1.55 system-ui, sans-serif; max-width: 62rem; margin: 0 auto; padding: 1rem; }
+h1 { font-size: 1.6rem; } h2 { font-size: 1.25rem; margin-top: 2.5rem; }
+img { max-width: 100%; height: auto; background: white; border-radius: 4px; }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; font-size: 0.92rem; font-variant-numeric: tabular-nums; }
+th, td { padding: 0.25rem 0.7rem; text-align: right; border-bottom: 1px solid #8884; white-space: nowrap; }
+th:first-child, td:first-child { text-align: left; }
+code { background: #8882; padding: 0.1rem 0.3rem; border-radius: 3px; overflow-wrap: anywhere; }
+nav a { margin-right: 1rem; display: inline-block; } .about { color: #888; }
+"""
+
+
+def _page(preset: str, sections: dict[str, Section], folder: Path) -> str:
+    body = [f"<h1>anytime: reproduction, preset {preset}</h1>", f"<p>{_inline(INTRO)}</p>"]
+    body.append("<nav>" + "".join(f'<a href="#{name}">{name}</a>' for name in sections) + "</nav>")
+    for name, section in sections.items():
+        body.append(f'<section id="{name}"><h2>{html.escape(section.title)}</h2>')
+        command = f"`anytime reproduce {name} --preset {preset}`. {_about(section.records)}"
+        body.append(f'<p class="about">{_inline(command)}</p>')
+        for path, caption, _ in _pictures(name, section):
+            picture = base64.b64encode((folder / path).read_bytes()).decode()
+            body.append(f'<img alt="{html.escape(caption)}" src="data:image/png;base64,{picture}">')
+        body += [_table(text) if text.startswith("|") else f"<p>{_inline(text)}</p>" for text in section.text]
+        body.append("</section>")
+    head = '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
+    head += f"<title>anytime: reproduction</title><style>{STYLE}</style>"
+    return f'<!doctype html><html lang="en"><head>{head}</head><body>{"".join(body)}</body></html>\n'
+
+
+def _inline(text: str) -> str:
+    text = html.escape(text)
+    text = re.sub(r"`([^`]+)`", r"<code>\1</code>", text)
+    return re.sub(r"\*\*([^*]+)\*\*", r"<strong>\1</strong>", text)
+
+
+def _table(text: str) -> str:
+    header, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines())
+    top = "".join(f"<th>{_inline(cell)}</th>" for cell in header)
+    lines = ["<tr>" + "".join(f"<td>{_inline(cell)}</td>" for cell in row) + "</tr>" for row in rows]
+    return f'<div class="wide"><table><thead><tr>{top}</tr></thead><tbody>{"".join(lines)}</tbody></table></div>'

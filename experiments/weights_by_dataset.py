@@ -1,0 +1,66 @@
+"""Fig. 5c: the weights that AdaLoss ends with, of one model on three data sets."""
+
+import statistics
+from functools import partial
+from pathlib import Path
+
+from anytime.plot import plot_lines
+from experiments.records import Records, Section
+from experiments.runner import DATA_SETS, Run, make
+
+TITLE = "Final AdaLoss weights by data set (Fig. 5c)"
+MODEL = {"paper": "resann-25-32", "laptop": "resann-3-32"}
+SEEDS = {"paper": 1, "laptop": 3}
+FROM_EASY = ("svhn", "cifar10", "cifar100")
+
+
+def runs(preset: str) -> list[Run]:
+    """One model, AdaLoss, every data set."""
+    return [make(preset, MODEL[preset], data, "adaloss", seed) for seed in range(SEEDS[preset]) for data in DATA_SETS]
+
+
+def show(preset: str, records: Records) -> Section:
+    """The weights against depth, and how far at the end they lie."""
+    section = Section(TITLE, records=records.of(runs(preset)))
+    weights = {
+        data: [record["weights"] for record in records.of(run for run in runs(preset) if run.data == data)]
+        for data in FROM_EASY
+    }
+    weights = {data: found for data, found in weights.items() if found}
+    if not weights:
+        section.text.append("No run is finished yet.")
+        return section
+    section.text.append(
+        f"{MODEL[preset]}; a weight's place is its exit's number over the number of exits, and their mean place, each "
+        "weighed by itself, says how far at the end they lie: 0.5 and a little where all are alike, 1 where the last "
+        "exit has all."
+    )
+    places = {data: [concentration(each) for each in found] for data, found in weights.items()}
+    section.table(
+        ["data set", "mean place of the weights", "weight of the first exit / of the last", "n"],
+        [
+            [data, _spread(found), _spread([each[0] / each[-1] for each in weights[data]]), len(found)]
+            for data, found in places.items()
+        ],
+    )
+    if len(places) == len(FROM_EASY):
+        order = sorted(places, key=lambda data: statistics.mean(places[data]))
+        agrees = "as in the paper" if order == list(FROM_EASY) else "the paper has svhn, cifar10, cifar100"
+        section.text.append(f"From least to most concentrated at the end: {', '.join(order)} ({agrees}).")
+    section.figures.append(("Final weights against depth", partial(_draw, weights)))
+    return section
+
+
+def concentration(weights: list[float]) -> float:
+    """The mean place of the weights, from 0 to 1."""
+    return sum(weight * (i + 1) / len(weights) for i, weight in enumerate(weights)) / sum(weights)
+
+
+def _spread(values: list[float]) -> str:
+    mean = f"{statistics.mean(values):.3f}"
+    return mean if len(values) == 1 else f"{mean} ± {statistics.stdev(values):.3f}"
+
+
+def _draw(weights: dict[str, list[list[float]]], path: Path) -> Path:
+    exits = len(next(iter(weights.values()))[0])
+    return plot_lines(weights, list(range(1, exits + 1)), path, "exit", "final AdaLoss weight", bottom=0)

@@ -1,0 +1,96 @@
+"""``anytime reproduce`` and ``anytime report``: the experiments of a checkout of the project."""
+
+import importlib
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import anytime
+from anytime.cli.app import Option, app, typer
+from anytime.errors import AnytimeError
+from anytime.jobs import Job, cores, run_jobs
+
+
+def _experiments() -> Any:
+    """The package beside the sources, or in the present folder."""
+    sources = Path(anytime.__file__ or ".").resolve()
+    for root in (sources.parents[2], Path.cwd()):
+        if (root / "experiments" / "runner.py").is_file():
+            if str(root) not in sys.path:
+                sys.path.insert(0, str(root))
+            return importlib.import_module("experiments")
+    raise AnytimeError(
+        "the experiments are not part of the installed package: get the project's sources and run this in their folder"
+    )
+
+
+@app.command()
+def reproduce(
+    name: Annotated[str | None, typer.Argument(help="Which experiment; --list shows them.")] = None,
+    preset: Annotated[str, Option(help="paper: its own setting, for GPUs. laptop: two cores, a night.")] = "laptop",
+    data: Annotated[Path | None, Option(help="A folder with the data sets in it; otherwise the Hub's.")] = None,
+    jobs: Annotated[int, Option(help="Trainings at the same time; 0: one for each core.")] = 0,
+    cluster: Annotated[bool, Option("--cluster", help="Run them as tasks of a Ray cluster.")] = False,
+    output: Annotated[Path, Option(help="Where the runs' folders go.")] = Path("runs/reproduce"),
+    records: Annotated[Path | None, Option(help="Where the records go; otherwise experiments/records.")] = None,
+    dry_run: Annotated[bool, Option("--dry-run", help="Say what would be trained and how long it takes.")] = False,
+    show_list: Annotated[bool, Option("--list", help="Which experiments there are, and what is done.")] = False,
+) -> None:
+    """Run an experiment of the paper: every training that has no record yet, several at a time.
+
+    Stop it whenever: it goes on where it was, and what has a record is not done again.
+
+    Examples:
+    - `anytime reproduce --list`
+    - `anytime reproduce table_weights --dry-run --data DIR`
+    - `anytime reproduce eann --preset laptop --data DIR`
+    """
+    experiments = _experiments()
+    if preset not in experiments.PRESETS:
+        raise AnytimeError(f"--preset {preset}; it is one of {', '.join(experiments.PRESETS)}")
+    kept = importlib.import_module("experiments.records")
+    where: Path = records or kept.HERE
+    done = kept.Records.read(where)
+    if show_list or name is None:
+        for each in experiments.EXPERIMENTS:
+            experiment = experiments.load(each)
+            runs = experiment.runs(preset)
+            print(f"{each:20} {len(done.of(runs)):3} of {len(runs):3} runs done   {experiment.TITLE}")
+        return
+    if name not in experiments.EXPERIMENTS:
+        raise AnytimeError(f"there is no experiment {name!r}; there are: {', '.join(experiments.EXPERIMENTS)}")
+    runs = [run for run in experiments.load(name).runs(preset) if run.name not in done]
+    at_once = jobs or cores()
+    if dry_run:
+        importlib.import_module("experiments.estimate").estimate(runs, data, at_once)
+        return
+    command = " ".join(["anytime", *sys.argv[1:]])
+    script = str(Path(experiments.__path__[0]) / "runner.py")
+    places = ["" if data is None else str(data.resolve()), str(output.resolve()), str(where.resolve())]
+    run_jobs(
+        [Job(run.name, [script, json.dumps(asdict(run)), *places, command]) for run in runs], at_once, cluster
+    )  # fmt: skip
+    print(f"{name}: all runs are done; anytime report shows them")
+
+
+@app.command()
+def report(
+    preset: Annotated[str, Option(help="Whose runs: laptop or paper.")] = "laptop",
+    records: Annotated[Path | None, Option(help="Where the records are; otherwise experiments/records.")] = None,
+    markdown: Annotated[Path, Option(help="The Markdown file; pictures go beside it.")] = Path("docs/REPRODUCTION.md"),
+    page: Annotated[Path, Option(help="The HTML page, with everything in it.")] = Path("docs/reproduction.html"),
+) -> None:
+    """Make the page and the Markdown of what the records say, beside the paper's numbers.
+
+    Example:
+    - `anytime report --preset laptop`
+    """
+    experiments = _experiments()
+    if preset not in experiments.PRESETS:
+        raise AnytimeError(f"--preset {preset}; it is one of {', '.join(experiments.PRESETS)}")
+    kept = importlib.import_module("experiments.records")
+    made = importlib.import_module("experiments.report")
+    made.write_report(preset, kept.Records.read(records or kept.HERE), markdown, page)
+    print(f"Wrote {markdown} and {page}")
