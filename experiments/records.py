@@ -3,6 +3,7 @@
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,8 @@ def error_at(macs: Sequence[float], errors: Sequence[float], budget: float) -> f
     return within[-1] if within else None
 
 
-def opt_exits(preset: str, model: str, fractions: Sequence[float]) -> list[int]:
+@cache
+def opt_exits(preset: str, model: str, fractions: tuple[float, ...]) -> list[int]:
     """The exits that the paper's fractions of a model's cost stand for, each once."""
     with torch.device("meta"):
         net = anytime.create_model(model)

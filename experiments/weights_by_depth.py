@@ -25,8 +25,8 @@ def show(preset: str, records: Records) -> Section:
     """The increases as a table and a plot."""
     section = Section(TITLE, records=records.of(runs(preset)))
     section.text.append(
-        f"{MODEL[preset]}, 15 units with an exit each, on {DATA[preset]}. Increase of the training loss in the last epoch "
-        "over that of a network trained for that exit alone, in %."
+        f"{MODEL[preset]}, 15 units with an exit each, on {DATA[preset]}. Increase of the training loss in the last "
+        "epoch over that of a network trained for that exit alone, in %."
     )
     lines: dict[str, list[list[float]]] = {}
     for seed in range(SEEDS):
@@ -46,8 +46,8 @@ def show(preset: str, records: Records) -> Section:
     header = ["exit", *map(str, DEPTHS[preset])]
     section.table(header, [[k, *(spread(c, 0) for c in zip(*found, strict=True))] for k, found in lines.items()])
     section.text.append(
-        "The paper (a plot without numbers): CONST is increasingly worse than OPT with depth, Half-End bad early and good "
-        "at the end, AdaLoss about equally near to OPT at all depths."
+        "The paper (a plot without numbers): CONST is increasingly worse than OPT with depth, Half-End bad early and "
+        "good at the end, AdaLoss about equally near to OPT at all depths."
     )
     section.figures.append(("Training loss over OPT by depth", partial(_draw, lines, DEPTHS[preset])))
     return section

@@ -255,3 +255,52 @@ def test_profile_is_saved_for_predictions(run, tmp_path):
     code, _, err = run("profile resann-1-4 --save")
     assert code == 2
     assert "is no folder" in err
+
+
+ENSEMBLE = "train-ensemble --members resann-2-4,resann-1-4 --data digits --subset 60 --epochs 1"
+
+
+def test_train_an_ensemble(run, tmp_path):
+    code, out, err = run(f"{ENSEMBLE} --jobs 2 --output e")
+    assert code == 0, err
+    assert "are offered" in out
+    assert "resann-1-4, exit 1" in out
+    assert "[1/2 resann-2-4]" in err
+    eann = anytime.load(tmp_path / "e")
+    record = json.loads((tmp_path / "e/evaluation.json").read_text())
+    assert record["offered"] == [list(exit) for exit in eann.offered]
+    assert eann.order[0] == 1  # the cheaper network
+    trained = (tmp_path / "e/resann-1-4/model.safetensors").stat().st_mtime_ns
+    code, out, err = run("train-ensemble --output e --resume")
+    assert code == 0, err
+    assert (tmp_path / "e/resann-1-4/model.safetensors").stat().st_mtime_ns == trained
+    code, out, err = run("evaluate e --json")
+    assert code == 0, err
+    assert json.loads(out)["errors"] == record["errors"]
+    assert run("calibrate e --budget 0.9")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("train-ensemble --members resann-1-4,nothing", "unknown model"),
+        ("train-ensemble --smallest resann-1-4", "both --smallest and --largest"),
+        ("train-ensemble --smallest resann-4-4 --largest resann-1-4", "smaller first"),
+        ("train-ensemble --resume", "--output"),
+        (f"{ENSEMBLE} --jobs 0", "from 1"),
+        ("reproduce nothing", "there are: weights_by_depth"),
+        ("reproduce eann --preset desktop", "paper, laptop"),
+        ("report --preset desktop", "paper, laptop"),
+    ],
+)
+def test_ensembles_and_experiments_say_what_is_wrong(run, line, said):
+    code, _, err = run(line)
+    assert code == 2
+    assert said in err
+
+
+def test_experiments_are_listed(run):
+    code, out, err = run("reproduce --list")
+    assert code == 0, err
+    assert len(out.splitlines()) == 6
+    assert "table_weights" in out

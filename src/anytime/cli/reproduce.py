@@ -66,7 +66,7 @@ def reproduce(
     if dry_run:
         importlib.import_module("experiments.estimate").estimate(runs, data, at_once)
         return
-    command = " ".join(["anytime", *sys.argv[1:]])
+    command = f"anytime reproduce {name} --preset {preset}"  # records travel: no paths of this machine
     script = str(Path(experiments.__path__[0]) / "runner.py")
     places = ["" if data is None else str(data.resolve()), str(output.resolve()), str(where.resolve())]
     run_jobs(
