@@ -278,6 +278,13 @@ def test_train_an_ensemble(run, tmp_path):
     assert code == 0, err
     assert json.loads(out)["errors"] == record["errors"]
     assert run("calibrate e --budget 0.9")[0] == 0
+    for line, said in (
+        ("--output e", "add --resume"),
+        ("--output e --resume --epochs 7", "was started with --epochs 1"),
+    ):
+        code, _, err = run(f"train-ensemble {line}")
+        assert code == 2
+        assert said in err
 
 
 @pytest.mark.parametrize(
@@ -286,7 +293,6 @@ def test_train_an_ensemble(run, tmp_path):
         ("train-ensemble --members resann-1-4,nothing", "unknown model"),
         ("train-ensemble --smallest resann-1-4", "both --smallest and --largest"),
         ("train-ensemble --smallest resann-4-4 --largest resann-1-4", "smaller first"),
-        ("train-ensemble --resume", "--output"),
         (f"{ENSEMBLE} --jobs 0", "from 1"),
         ("reproduce nothing", "there are: weights_by_depth"),
         ("reproduce eann --preset desktop", "paper, laptop"),

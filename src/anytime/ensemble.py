@@ -139,12 +139,13 @@ class EANN(AnytimeNetwork):
     def walk_member(self, member: int, x: Any) -> Generator[Callable[[], Tensor] | None, Tensor | None, None]:
         """The part of the walk that one network makes: up to its last offered exit."""
         wanted, exit = self._offered_by(member), -1
+        last = max(wanted)
         walk = self._networks[member].walk(x)
         head = next(walk)
         while True:
             exit += head is not None
-            rows = yield head if exit in wanted and head is not None else None
-            if exit == max(wanted) and head is not None:
+            rows = yield head if exit in wanted else None
+            if exit == last:
                 walk.close()
                 return
             head = walk.send(rows)

@@ -65,47 +65,52 @@ def train_ensemble(
             raise AnytimeError("give --members, or both --smallest and --largest")
         given["members"] = ",".join(EANN.plan(smallest, largest, base))
         print(f"costs growing by at most {base:g}: {given['members']}", file=sys.stderr)
-    asked = {"members": "resann-1-8,resann-2-8,resann-4-8", "data": "digits", "scheme": "adaloss", "seed": 0}
-    folder = output
-    if folder is not None and (folder / FILE).is_file():
-        if not resume:
-            raise AnytimeError(f"{folder} holds an ensemble already: add --resume to go on, or choose another --output")
-        before = read_run(folder)
-        if not before.get("ensemble"):
-            raise AnytimeError(f"{folder} holds the run of one network, not of an ensemble: choose another --output")
-        before = before["asked"]
-        different = [name for name in given if before.get(name) != given[name]]
-        if different:
-            name = different[0]
-            raise AnytimeError(
-                f"{folder} was started with --{name} {before.get(name)}, not {given[name]}: resume it as it was, or "
-                "choose another --output"
-            )
-        asked = before
-    elif resume and folder is None:
-        raise AnytimeError("--resume needs the ensemble's folder: --output FOLDER")
-    elif folder is not None and folder.exists() and any(folder.iterdir()):
-        raise AnytimeError(f"{folder} is not empty and holds no ensemble: choose another --output")
-    asked |= given
+    asked = {"members": "resann-1-8,resann-2-8,resann-4-8", "data": "digits", "scheme": "adaloss", "seed": 0} | given
+    words = [Path(asked["data"]).name, "eann", asked["scheme"], f"seed{asked['seed']}"]
+    folder = output or Path("runs") / re.sub(r"[^\w.=-]+", "-", "-".join(words))
+    asked = _begun(folder, given, resume) or asked
     names = list(dict.fromkeys(asked["members"].split(",")))
-    asked["model"] = f"EANN of {', '.join(names)}"
     for name in names:
         with torch.device("meta"):
             anytime.create_model(name)  # or an error now rather than hours later
-    words = [Path(asked["data"]).name, "eann", asked["scheme"], f"seed{asked['seed']}"]
-    folder = folder or Path("runs") / re.sub(r"[^\w.=-]+", "-", "-".join(words))
+    asked["model"] = f"EANN of {', '.join(names)}"
     write_json(folder / FILE, {"ensemble": True, "asked": asked})
-    options = [word for name in sorted(asked.keys() - {"members", "model"}) for word in (f"--{name}", str(asked[name]))]
-    run_jobs(
-        [
-            Job(name, ["-m", "anytime", "train", "--model", name, *options, "--output", str(folder / name), "--resume"])
-            for name in names
-            if not (folder / name / "model.safetensors").is_file()
-        ],
-        jobs,
-        cluster,
-    )
+    try:
+        run_jobs(_jobs(folder, names, asked), jobs, cluster)
+    except KeyboardInterrupt:
+        print(f"\nstopped; go on with: anytime train-ensemble --output {folder} --resume", file=sys.stderr)
+        raise
     _assemble(folder, names, asked)
+
+
+def _begun(folder: Path, given: dict[str, Any], resume: bool) -> dict[str, Any] | None:
+    """What the ensemble in a folder was asked to be; None if the folder is empty or not there."""
+    if not (folder / FILE).is_file():
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise AnytimeError(f"{folder} is not empty and holds no ensemble: choose another --output")
+        return None
+    begun = read_run(folder)
+    if not begun.get("ensemble"):
+        raise AnytimeError(f"{folder} holds the run of one network, not of an ensemble: choose another --output")
+    if not resume:
+        raise AnytimeError(f"{folder} holds an ensemble already: add --resume to go on, or choose another --output")
+    for name, value in given.items():
+        if begun["asked"].get(name) != value:
+            raise AnytimeError(
+                f"{folder} was started with --{name} {begun['asked'].get(name)}, not {value}: resume it as it was, or "
+                "choose another --output"
+            )
+    return begun["asked"]
+
+
+def _jobs(folder: Path, names: list[str], asked: dict[str, Any]) -> list[Job]:
+    """A training for each network that has none."""
+    options = [word for name in sorted(asked.keys() - {"members", "model"}) for word in (f"--{name}", str(asked[name]))]
+    return [
+        Job(name, ["-m", "anytime", "train", "--model", name, *options, "--output", str(folder / name), "--resume"])
+        for name in names
+        if not (folder / name / "model.safetensors").is_file()
+    ]
 
 
 def _assemble(folder: Path, names: list[str], asked: dict[str, Any]) -> None:
