@@ -112,7 +112,7 @@ def test_a_failed_fit_leaves_the_order_as_it_was():
     eann = ensemble()
     eann.fit_order([(X, LABELS)])
     before = list(eann.offered)
-    for bad in ([], [X], [(X, LABELS + 9)], [(X, LABELS), (X[:, :2], LABELS)]):
+    for bad in ([], [X], [(X[:0], LABELS[:0])], [(X, LABELS + 9)], [(X, LABELS), (X[:, :2], LABELS)]):
         with pytest.raises((anytime.AnytimeError, RuntimeError)):
             eann.fit_order(bad)
         assert eann.offered == before
@@ -155,6 +155,20 @@ def test_samples_leave_an_ensemble_early():
         whole = torch.stack(eann(X))
     assert len(set(answers.exits.tolist())) > 1
     torch.testing.assert_close(answers.logits, whole[answers.exits, torch.arange(40)], atol=1e-5, rtol=1e-5)
+
+
+def test_networks_for_other_classes_are_told_apart():
+    other = anytime.AnytimeNetwork([nn.Linear(5, 3)], [nn.Linear(3, 7)])
+    with pytest.raises(anytime.AnytimeError, match=r"\(40, 4\), \(40, 7\)"):
+        EANN([small(), other]).fit_order([(X, LABELS)])
+
+
+def test_a_walk_keeps_to_the_order_that_it_began_with():
+    eann = ensemble()
+    steps = eann.steps(X)
+    next(steps)
+    eann.offered = [(1, 0)]
+    assert len(list(steps)) == 10
 
 
 class After:
@@ -236,12 +250,19 @@ def test_planned_costs_grow_by_no_more_than_the_base(smallest, more, base):
     [
         (lambda: EANN([]), "at least one"),
         (lambda: EANN([nn.Linear(2, 2)]), "anytime.convert"),
+        (lambda: EANN(["resann-1-8"]), "no anytime network"),
+        (lambda: EANN([ensemble(), small()]), "the networks"),
+        (lambda: EANN([*ensemble().members, ensemble().members[0]] * 2), "twice"),
+        (lambda: setattr(ensemble(), "offered", [(5, 0)]), "there is none"),
+        (lambda: setattr(ensemble(), "offered", []), "order"),
+        (lambda: ensemble().offer({}), "at least one sample"),
         (lambda: EANN.plan("resann-9-16", "resann-3-16"), "smaller first"),
         (lambda: EANN.plan("resann-3-16", "resann-9-32"), "one width"),
         (lambda: EANN.plan("resann-3-16", "resann-9-16", base=1), "above 1"),
         (lambda: anytime.Team(small()), "no ensemble"),
         (lambda: anytime.Team(ensemble().train()), "eval"),
         (lambda: anytime.Team(ensemble(), workers=0), "from 1"),
+        (lambda: anytime.Team(ensemble(), threads=0), "from 1"),
     ],
 )
 def test_errors_say_what_to_do(call, said):

@@ -67,7 +67,20 @@ def test_the_schedule_is_first_in_first_out():
     assert all(a[0] <= b[0] for a, b in itertools.pairwise(schedule(1.7, 3, 20)))
 
 
-@pytest.mark.parametrize("arguments", [(0, 2), (1, 1), (1, 0.5), (float("nan"), 2), (1, 2, 0), (1, 2, 1.5)])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (0, 2),
+        (1, 1),
+        (1, 0.5),
+        (float("nan"), 2),
+        (1, 2, 0),
+        (1, 2, 1.5),
+        (float("inf"), 2),
+        (1, float("inf")),
+        (1, 2, 9999),
+    ],
+)
 def test_what_makes_no_sense_is_refused(arguments):
     with pytest.raises(anytime.AnytimeError):
         inflation(*arguments)

@@ -1,6 +1,11 @@
+import contextlib
+import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import time
+import warnings
 from pathlib import Path
 
 import pytest
@@ -67,7 +72,7 @@ def test_many_runs_at_once(team):
 
 
 def test_a_network_that_fails_costs_its_answers(team):
-    with pytest.warns(UserWarning, match="gives no more answers"), pytest.raises(anytime.AnytimeError, match="shapes"):
+    with warnings.catch_warnings(record=True), pytest.raises(anytime.AnytimeError, match="shapes"):
         team.predict(torch.zeros(2, 99))
     assert team.predict(X).complete
 
@@ -89,6 +94,86 @@ def test_a_deadline_and_a_stop_free_the_workers(tmp_path):
             team.predict(X, deadline=0.0)
     with pytest.raises(anytime.AnytimeError, match="closed"):
         team.start(X)
+
+
+def test_closing_stops_what_runs(tmp_path):
+    team = Team(EANN([small((4,), 1), slow(tmp_path / "pid", 0.2, 20)], torch.zeros(1, 5)).eval(), threads=1)
+    run, queued = team.start(X), [team.start(X) for _ in range(3)]
+    who(tmp_path / "pid")
+    while run.latest() is None:
+        time.sleep(0.01)
+    begun = time.perf_counter()
+    team.close()
+    assert time.perf_counter() - begun < 3
+    assert run.latest().stopped_by == "stop"
+    for other in queued:
+        with contextlib.suppress(anytime.Unfinished):
+            assert other.result(1).stopped_by == "stop"
+    team.close()
+
+
+def test_what_happens_to_the_ensemble_later_does_not_reach_the_team():
+    eann = ensemble()
+    whole = eann(X)
+    with Team(eann, workers=1, threads=1) as team:
+        eann.offered = [(1, 0)]
+        prediction = team.predict(X)
+        assert (prediction.exit, prediction.complete) == (10, True)
+        torch.testing.assert_close(prediction.logits, whole[-1])
+
+
+def test_idle_workers_that_die_cost_nothing(team):
+    for worker in multiprocessing.active_children():
+        worker.kill()
+        worker.join()
+    run = team.start(X)
+    assert run.result(60).complete
+    assert run.lost == {}
+
+
+def test_workers_leave_ctrl_c_to_the_program(team):
+    team.predict(X)
+    for worker in multiprocessing.active_children():
+        os.kill(worker.pid, signal.SIGINT)
+    time.sleep(0.1)
+    assert all(worker.is_alive() for worker in multiprocessing.active_children())
+    assert team.predict(X).complete
+
+
+@pytest.mark.parametrize("x", [{"x": X, "f": lambda: 1}, lambda: X])
+def test_what_cannot_be_sent_is_refused_at_once(team, x):
+    workers = {worker.pid for worker in multiprocessing.active_children()}
+    with pytest.raises(anytime.AnytimeError, match="cannot be sent"):
+        team.predict(x)
+    assert team.predict(X).complete
+    assert workers == {worker.pid for worker in multiprocessing.active_children()}
+
+
+def test_views_and_other_types_are_sent(team):
+    x = torch.randn(5, 7).T[:, :5]
+    torch.testing.assert_close(team.predict(x).logits, team.eann(x)[-1])
+    torch.testing.assert_close(team.predict(torch._neg_view(x)).logits, team.eann(-x)[-1])
+
+
+@pytest.mark.parametrize("deadline", ["1", True, float("nan")])
+def test_a_deadline_is_a_number(team, deadline):
+    with pytest.raises(anytime.AnytimeError, match="deadline="):
+        team.predict(X, deadline=deadline)
+
+
+SCRIPT = """
+import torch, anytime
+eann = anytime.EANN([anytime.create_model(f"resann-{n}-8") for n in (1, 2)]).eval()
+with anytime.Team(eann, workers=2) as team:
+    print(team.predict(torch.randn(1, 3, 32, 32)).exit)
+"""
+
+
+def test_a_script_without_a_guard_is_told_of_it(tmp_path):
+    (tmp_path / "script.py").write_text(SCRIPT)
+    done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 1
+    assert 'below if __name__ == "__main__"' in done.stderr
 
 
 def dies(team, path):

@@ -73,7 +73,7 @@ def load(folder: str | Path, net: AnytimeNetwork | None = None) -> AnytimeNetwor
             raise AnytimeError(f"{folder}: model.safetensors has {name} as {tensors[name].dtype}, not {expected.dtype}")
     try:
         net.load_state_dict(tensors, assign=build)
-    except RuntimeError as error:
+    except (RuntimeError, AnytimeError) as error:
         problem = str(error).split("\n\t")[1].strip() if "\n\t" in str(error) else str(error)
         raise AnytimeError(
             f"{folder}: model.safetensors was made for another network than config.json says "

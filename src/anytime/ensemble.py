@@ -1,7 +1,7 @@
 """EANN: anytime networks of exponentially growing cost, one after the other (Sec. 4 of the paper)."""
 
 from bisect import bisect_left
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from functools import cache
 from itertools import chain
 from math import inf
@@ -48,15 +48,22 @@ class EANN(AnytimeNetwork):
 
     def __init__(self, members: Iterable[AnytimeNetwork], example: Any = None) -> None:
         nn.Module.__init__(self)
-        self.members = nn.ModuleList(members)
-        if not self.members:
-            raise AnytimeError("an ensemble has at least one network")
-        for member in self.members:
+        given = [members] if isinstance(members, nn.Module) else list(members or ())
+        if not given:
+            raise AnytimeError("an ensemble has at least one network: anytime.EANN([net1, net2])")
+        for member in given:
+            if isinstance(member, EANN):
+                raise AnytimeError(
+                    "an ensemble of ensembles: give the networks themselves, anytime.EANN([*eann.members])"
+                )
             if not isinstance(member, AnytimeNetwork):
                 raise AnytimeError(
-                    f"a {type(member).__name__} is no anytime network: anytime.convert makes one, with exits=1 if it "
-                    "is to answer at its end only"
+                    f"a {type(member).__name__} is no anytime network: anytime.create_model builds one, "
+                    "anytime.convert makes one of a model"
                 )
+        if len({id(member) for member in given}) < len(given):
+            raise AnytimeError("the same network twice: the second time it could not be better")
+        self.members = nn.ModuleList(given)
         self._offered = self._all_exits(example)
         configs = [member.config for member in self._networks]
         self.image_size = max((member.image_size or 0 for member in self._networks), default=0) or None
@@ -79,8 +86,18 @@ class EANN(AnytimeNetwork):
         return self._offered
 
     @offered.setter
-    def offered(self, exits: list[tuple[int, int]]) -> None:
-        self._offered = exits
+    def offered(self, exits: Iterable[tuple[int, int]]) -> None:
+        pairs = [(int(member), int(exit)) for member, exit in exits]
+        for member, exit in pairs:
+            if not (0 <= member < len(self.members) and 0 <= exit < self._networks[member].exits):
+                raise AnytimeError(f"exit {exit} of network {member} is offered, and there is none")
+        members = dict.fromkeys(member for member, _ in pairs)
+        reached = [(member, exit) for member in members for exit in sorted({e for m, e in pairs if m == member})]
+        if not pairs or pairs != reached:
+            raise AnytimeError(
+                "offered are one exit or more, in the order in which they are reached, network by network"
+            )
+        self._offered = pairs
         forget_latency(self)  # what was known of the stages is of others
         forget_costs(self)
 
@@ -99,12 +116,11 @@ class EANN(AnytimeNetwork):
         """The stages that run, each with its head; None where it has no exit, or one that is not offered."""
         units: list[tuple[nn.Module, nn.Module | None]] = []
         for member in self.order:
-            wanted, exit = self._offered_by(member), -1
-            for stage, head in self._networks[member].units:
-                exit += head is not None
-                units.append((stage, head if exit in wanted else None))
-                if exit == max(wanted):
-                    break
+            wanted = self.offered_by(member)
+            units += [
+                (stage, head if exit in wanted else None)
+                for exit, (stage, head) in enumerate(self._networks[member].units[: wanted[-1] + 1])
+            ]
         return units
 
     @property
@@ -124,8 +140,8 @@ class EANN(AnytimeNetwork):
 
     def walk(self, x: Any) -> Generator[Callable[[], Tensor] | None, Tensor | None, None]:
         """Run one stage of one network after the other; yields the offered exits unopened, None after other stages."""
-        for member in self.order:
-            walk = self.walk_member(member, x)
+        for member, wanted in [(member, self.offered_by(member)) for member in self.order]:
+            walk = self.walk_member(member, x, wanted)
             rows = None
             while True:
                 try:
@@ -136,22 +152,22 @@ class EANN(AnytimeNetwork):
                 if rows is not None:
                     x = self.take(x, rows)
 
-    def walk_member(self, member: int, x: Any) -> Generator[Callable[[], Tensor] | None, Tensor | None, None]:
-        """The part of the walk that one network makes: up to its last offered exit."""
-        wanted, exit = self._offered_by(member), -1
-        last = max(wanted)
+    def walk_member(
+        self, member: int, x: Any, wanted: Sequence[int]
+    ) -> Generator[Callable[[], Tensor] | None, Tensor | None, None]:
+        """The part of the walk that one network makes, up to the last of its wanted exits."""
         walk = self._networks[member].walk(x)
         head = next(walk)
-        while True:
-            exit += head is not None
+        for exit in range(wanted[-1] + 1):
             rows = yield head if exit in wanted else None
-            if exit == last:
+            if exit == wanted[-1]:
                 walk.close()
                 return
             head = walk.send(rows)
 
-    def _offered_by(self, member: int) -> frozenset[int]:
-        return frozenset(exit for one, exit in self.offered if one == member)
+    def offered_by(self, member: int) -> list[int]:
+        """The exits of one network that are offered."""
+        return [exit for one, exit in self.offered if one == member]
 
     def fit_order(self, validation: Iterable[tuple[Any, Tensor]]) -> list[float]:
         """Find on held-out data which exits to offer: those with fewer errors than all before them.
@@ -172,11 +188,11 @@ class EANN(AnytimeNetwork):
             example = _one_sample(first[0][0]) if first and isinstance(first[0], tuple | list) else None
             self.offered = everything = self._all_exits(example)
             wrong = collect(self, chain(first, batches)).wrong
+            errors = wrong.double().mean(1).tolist()
+            self.offer(dict(zip(everything, errors, strict=True)))
         except BaseException:
-            self._offered = before
+            self.offered = before
             raise
-        errors = wrong.double().mean(1).tolist()
-        self.offer(dict(zip(everything, errors, strict=True)))
         return errors
 
     def offer(self, errors: Mapping[tuple[int, int], float]) -> None:
@@ -186,6 +202,8 @@ class EANN(AnytimeNetwork):
             errors: of each (member, exit), in the order in which they are reached.
         """
         best, offered = inf, []
+        if not errors or any(error != error for error in errors.values()):
+            raise AnytimeError("there are no errors to order the exits by: validation needs at least one sample")
         for exit, error in errors.items():
             if error < best:
                 best = error
@@ -207,14 +225,7 @@ class EANN(AnytimeNetwork):
 
     def set_extra_state(self, state: Tensor) -> None:
         """What ``get_extra_state`` gave; refuses exits that these networks do not have."""
-        pairs = [(int(member), int(exit)) for member, exit in state.tolist()]
-        for member, exit in pairs:
-            if not (0 <= member < len(self.members) and 0 <= exit < self._networks[member].exits):
-                raise RuntimeError(f"\n\texit {exit} of network {member} is offered, and there is none")
-        by_member = [[exit for one, exit in pairs if one == member] for member in dict.fromkeys(m for m, _ in pairs)]
-        if not pairs or [exit for exits in by_member for exit in sorted(set(exits))] != [exit for _, exit in pairs]:
-            raise RuntimeError("\n\tthe offered exits are not in the order in which they are reached")
-        self.offered = pairs
+        self.offered = state.tolist()
 
     @staticmethod
     def plan(smallest: str, largest: str, base: float = 2.0) -> list[str]:

@@ -18,6 +18,9 @@ from torch import Tensor
 
 from anytime.errors import AnytimeError
 
+LARGEST = 1e100
+"""Of bases and budgets: beyond it numbers lose their sense."""
+
 
 def inflation(budget: float, base: float, workers: int = 1, plain: bool = False) -> float:
     """C = B/B′ at a budget B, in units of the first network's cost; 1 within the first network.
@@ -35,7 +38,7 @@ def inflation(budget: float, base: float, workers: int = 1, plain: bool = False)
         2.0
     """
     b = _effective(base, workers)
-    if not budget > 0:
+    if not 0 < budget <= LARGEST:
         raise AnytimeError(f"budget={budget}: it is a number above 0, in units of the first network's cost")
     return _inflation(torch.tensor([budget], dtype=torch.float64), b, plain).item()
 
@@ -84,6 +87,8 @@ def simulate_inflation(
         (True, True)
     """
     b = _effective(base, workers)
+    if budgets < 1 or (networks is not None and networks < 1):
+        raise AnytimeError(f"networks={networks}, budgets={budgets}: both are whole numbers from 1")
     if networks is None:
         networks = max(3, ceil(5 * log(10) / log(b)) + 1)
     largest = total = done = 0.0
@@ -100,10 +105,12 @@ def simulate_inflation(
 
 
 def _effective(base: float, workers: int) -> float:
-    if not base > 1:
+    if not 1 < base <= LARGEST:
         raise AnytimeError(f"base={base}: networks grow, so it is a number above 1")
     if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
         raise AnytimeError(f"workers={workers!r}: it is a whole number from 1")
+    if log(base) * workers > log(LARGEST):
+        raise AnytimeError(f"base {base} with {workers} workers: too large a number")
     return base**workers
 
 
@@ -124,6 +131,8 @@ def schedule(base: float, workers: int, networks: int) -> list[tuple[float, floa
         [(0.0, 1.0), (0.0, 2.0), (1.0, 5.0)]
     """
     _effective(base, workers)
+    if networks < 1:
+        raise AnytimeError(f"networks={networks}: it is a whole number from 1")
     free = [0.0] * workers
     times = []
     for n in range(networks):

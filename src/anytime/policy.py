@@ -213,7 +213,7 @@ def collect(net: AnytimeNetwork, batches: Iterable[tuple[Any, Tensor]]) -> Outpu
     finally:
         net.train(was_training)
     if not pairs:
-        raise AnytimeError("there are no batches to calibrate with")
+        raise AnytimeError("there are no batches: give some of (inputs, labels)")
     return Outputs(torch.cat([logits for logits, _ in pairs], 1), torch.cat([labels for _, labels in pairs]))
 
 
@@ -221,7 +221,11 @@ def _outputs(net: AnytimeNetwork, batch: Any) -> tuple[Tensor, Tensor]:
     if not isinstance(batch, tuple | list) or len(batch) != 2 or not isinstance(batch[1], Tensor):
         raise AnytimeError("expected batches of (inputs, labels); of a single batch make a list: [(inputs, labels)]")
     x, labels = batch
-    logits = torch.stack(net(x)).float().cpu()
+    answers = net(x)
+    if len({logits.shape for logits in answers}) > 1:
+        shapes = ", ".join(sorted({str(tuple(logits.shape)) for logits in answers}))
+        raise AnytimeError(f"the exits' answers have different shapes: {shapes}; they must be for the same classes")
+    logits = torch.stack(answers).float().cpu()
     if labels.shape != logits.shape[1:2] or labels.is_floating_point():
         raise AnytimeError(
             f"labels are {labels.dtype} of shape {tuple(labels.shape)}; expected one class number for each of "

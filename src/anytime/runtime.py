@@ -128,6 +128,11 @@ class _Limits:
             raise AnytimeError(f"stop={self.stop!r}: it must be an event, e.g. threading.Event(), with is_set()")
 
 
+def check_limits(**limits: Any) -> None:
+    """Refuse limits that make no sense."""
+    _Limits(**limits)
+
+
 def _answers(net: Any, x: Any, limits: _Limits, every: bool) -> Iterator[Prediction]:
     """Walk through the network within the limits: every exit's prediction on the way, or the last one alone.
 

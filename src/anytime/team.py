@@ -1,14 +1,16 @@
 """An EANN on several workers, first in, first out."""
 
+import atexit
 import itertools
 import queue
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Self
+from weakref import WeakSet
 
 from torch import Tensor
 from torch.utils._pytree import tree_map
@@ -17,8 +19,8 @@ from anytime.ensemble import EANN
 from anytime.errors import AnytimeError
 from anytime.jobs import cores
 from anytime.network import Step
-from anytime.runtime import Prediction, Run, Unfinished
-from anytime.workers import Died, Processes, RayActors, Refused, Worker
+from anytime.runtime import Prediction, Run, Unfinished, check_limits
+from anytime.workers import Died, Processes, RayActors, Refused, Worker, Workshop
 
 
 class Team:
@@ -29,7 +31,7 @@ class Team:
     on, a warning says so, and another worker takes its place.
 
     Args:
-        eann: the ensemble, in eval mode. Each worker gets a copy of it as it is now.
+        eann: the ensemble, in eval mode. Workers get copies of it as it is now; later changes do not reach them.
         workers: how many.
         threads: of each worker; by default this machine's processor cores divided among them.
         cluster: run the workers as Ray actors, each with ``threads`` processor cores (``pip install
@@ -39,7 +41,7 @@ class Team:
     ``if __name__ == "__main__":``.
 
     Example:
-        >>> import anytime
+        >>> import anytime, torch
         >>> eann = anytime.EANN([anytime.create_model(f"resann-{n}-8") for n in (1, 2)]).eval()
         >>> with anytime.Team(eann, workers=2) as team:
         ...     run = team.start(torch.zeros(1, 3, 32, 32))
@@ -49,40 +51,57 @@ class Team:
     """
 
     def __init__(self, eann: EANN, workers: int = 2, threads: int | None = None, cluster: bool = False) -> None:
-        if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
-            raise AnytimeError(f"workers={workers!r}: it is a whole number from 1")
+        for name, value in {"workers": workers, "threads": 1 if threads is None else threads}.items():
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise AnytimeError(f"{name}={value!r}: it is a whole number from 1")
         if not isinstance(eann, EANN):
             raise AnytimeError(f"a {type(eann).__name__} is no ensemble: anytime.EANN([…]) makes one of networks")
         if eann.training:
             raise AnytimeError("the ensemble is in training mode: its answers would depend on the batch; call .eval()")
         threads = threads or max(1, cores() // workers)
         self.eann = eann
+        self._order, self._exits = eann.order, eann.exits
         self._tasks: queue.Queue[tuple[_Run, int] | None] = queue.Queue()
-        self._closed = False
-        self._hire: Callable[[], Worker]
-        self._hire = RayActors(eann, threads) if cluster else Processes(eann, threads)
-        hired = [self._hire() for _ in range(workers)]
-        for worker in hired:
-            worker.ready()
+        self._runs: WeakSet[_Run] = WeakSet()
+        self._opening, self._closed = threading.Lock(), False
+        self._workshop: Workshop = (RayActors if cluster else Processes)(eann, threads)
+        hired = [self._workshop.hire() for _ in range(workers)]
+        try:
+            for worker in hired:
+                worker.ready()
+        except Died as death:
+            for worker in hired:
+                worker.close()
+            raise AnytimeError(
+                f"a worker died as it started ({death}); if this is a script, make the team below "
+                'if __name__ == "__main__": since each worker reads the script again'
+            ) from None
         self._threads = [threading.Thread(target=self._lead, args=(w,), name="anytime", daemon=True) for w in hired]
         for thread in self._threads:
             thread.start()
+        atexit.register(self.close)
 
     def start(self, x: Any) -> "_Run":
         """Begin a prediction and return at once; as ``anytime.start`` gives, with ``lost`` beside."""
-        if self._closed:
-            raise AnytimeError("the team is closed: make another")
-        run = _Run(self.eann, x)
-        for member in self.eann.order:
-            self._tasks.put((run, member))
+        x = tree_map(lambda leaf: leaf.detach().cpu() if isinstance(leaf, Tensor) else leaf, x)
+        run = _Run(self._order, self._exits, self._workshop.pack(x))
+        with self._opening:
+            if self._closed:
+                raise AnytimeError("the team is closed: make another")
+            self._runs.add(run)
+            for member in self._order:
+                self._tasks.put((run, member))
         return run
 
     def predict(self, x: Any, deadline: float | None = None) -> Prediction:
         """The best prediction within so many seconds, or of all networks; ``Unfinished`` if there is none by then."""
+        check_limits(deadline=deadline)
+        if deadline is not None and deadline <= 0:
+            raise Unfinished("deadline", 0.0)
         begun = time.perf_counter()
         with self.start(x) as run:
             try:
-                best = run.result(deadline)
+                best = run.result(None if deadline is None else max(0.0, deadline - (time.perf_counter() - begun)))
             except Unfinished:
                 raise Unfinished("deadline", time.perf_counter() - begun) from None
             return best if run.done or best.complete else replace(best, stopped_by="deadline")
@@ -94,15 +113,14 @@ class Team:
                 yield Step(prediction.exit, prediction.logits)
 
     def close(self) -> None:
-        """Send the workers home; what still runs is stopped."""
-        self._closed = True
-        while True:  # what nobody has begun
-            try:
-                task = self._tasks.get_nowait()
-            except queue.Empty:
-                break
-            if task:
-                task[0].end(task[1])
+        """Stop what still runs, within one stage, and send the workers home."""
+        with self._opening:
+            if self._closed:
+                return
+            self._closed = True
+        atexit.unregister(self.close)
+        for run in list(self._runs):
+            run.stop()
         for _ in self._threads:
             self._tasks.put(None)
         for thread in self._threads:
@@ -118,6 +136,8 @@ class Team:
         """Give one worker a network after the other, and another worker its place if it dies."""
         while (task := self._tasks.get()) is not None:
             run, member = task
+            if not worker.alive():  # it died with nothing to do
+                worker = self._replace(worker)
             try:
                 if not run.begin(member, worker):
                     continue
@@ -125,28 +145,24 @@ class Team:
                     run.answer(exit, logits)
                 run.end(member)
             except Refused as error:  # the network, not the worker
-                _tell(run, member, str(error))
+                run.lose(member, str(error))
             except Exception as error:
-                _tell(run, member, f"its worker died ({error})")
+                run.lose(member, f"its worker died ({error})")
                 worker = self._replace(worker)
         worker.close()
 
     def _replace(self, worker: Worker) -> Worker:
         worker.close()
-        fresh = self._hire()
-        while not self._closed:
+        while True:
+            fresh = self._workshop.hire()
             try:
                 fresh.ready()
-                break
+                return fresh
             except Died:
+                fresh.close()
+                if self._closed:
+                    return fresh
                 time.sleep(1)  # and again: there may be memory then
-                fresh = self._hire()
-        return fresh
-
-
-def _tell(run: "_Run", member: int, why: str) -> None:
-    with suppress(UserWarning):  # where warnings are errors they are not this thread's
-        run.lose(member, why)
 
 
 class _Run(Run):
@@ -158,14 +174,13 @@ class _Run(Run):
 
     _numbers = itertools.count()
 
-    def __init__(self, eann: EANN, x: Any) -> None:
+    def __init__(self, order: list[int], exits: int, x: Any) -> None:
         self.lost: dict[int, str] = {}
-        self.number = next(self._numbers)
-        self.x = tree_map(lambda leaf: leaf.detach().cpu() if isinstance(leaf, Tensor) else leaf, x)
-        self._eann, self._begun = eann, time.perf_counter()
+        self.number, self.x = next(self._numbers), x
+        self._exits, self._begun = exits, time.perf_counter()
         self._latest, self._error = None, None
         self._changed = threading.Condition()
-        self._open, self._stopped = set(eann.order), False
+        self._open, self._stopped = set(order), False
         self._workers: dict[int, Worker] = {}
 
     @property
@@ -186,7 +201,7 @@ class _Run(Run):
         """One has come; a later exit in the order is a better one, whoever comes first."""
         with self._changed:
             if self._latest is None or exit > self._latest.exit:
-                complete = exit + 1 == self._eann.exits
+                complete = exit + 1 == self._exits
                 seconds = time.perf_counter() - self._begun
                 self._latest = Prediction(logits, exit, seconds, complete, None)
                 if complete:  # there is none better to wait for
@@ -199,16 +214,22 @@ class _Run(Run):
             self._workers.pop(member, None)
             self._open.discard(member)
             if not self._open and self._latest is None and self.lost:
-                reasons = "; ".join(f"network {one}: {why}" for one, why in self.lost.items())
-                self._error = AnytimeError(f"no network has answered: {reasons}")
+                reasons = [f"network {one}: {why}" for one, why in self.lost.items()]
+                alike = len(set(self.lost.values())) == 1
+                self._error = AnytimeError(
+                    f"no network has answered: {next(iter(self.lost.values())) if alike else '; '.join(reasons)}"
+                )
             self._changed.notify_all()
 
     def lose(self, member: int, why: str) -> None:
         """A network's answers will not come."""
         self.lost[member] = why
         try:
-            warnings.warn(f"network {member} of the ensemble gives no more answers: {why}; the others go on")
-        finally:  # warnings may be errors
+            if self._latest is not None or len(self._open) > 1:  # otherwise it is an error
+                said = f"network {member} of the ensemble gives no more answers: {why}; the others go on"
+                with suppress(UserWarning):  # where warnings are errors, they are not this thread's
+                    warnings.warn(said)
+        finally:
             self.end(member)
 
     def latest(self) -> Prediction | None:
@@ -219,6 +240,15 @@ class _Run(Run):
         if best is None or best.complete or not self.done:
             return best
         return replace(best, stopped_by="stop" if self._stopped else "lost")
+
+    def result(self, timeout: float | None = None) -> Prediction:
+        """Wait for the end, at most so many seconds, and give the best prediction; ``Unfinished`` if there is none."""
+        try:
+            return super().result(timeout)
+        except Unfinished as error:
+            if self._stopped and self.done:
+                raise Unfinished("stop", time.perf_counter() - self._begun) from None
+            raise error
 
     def follow(self) -> Iterator[Prediction]:
         """The best predictions as they come."""

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import pickle
+import signal
 import threading
 import time
 from collections import deque
@@ -25,6 +26,10 @@ class Worker(Protocol):
     def ready(self) -> None:
         """Wait until it can work."""
 
+    def alive(self) -> bool:
+        """Whether it still does."""
+        ...
+
     def answers(self, run: int, member: int, x: Any) -> Iterator[tuple[int, Tensor]]:
         """The offered exits of one network, as they are reached; ends early once the run is halted."""
         ...
@@ -34,6 +39,17 @@ class Worker(Protocol):
 
     def close(self) -> None:
         """Send it home."""
+
+
+class Workshop(Protocol):
+    """Makes workers of one kind."""
+
+    def hire(self) -> Worker:
+        """One more; it begins to get ready."""
+        ...
+
+    def pack(self, x: Any) -> Any:
+        """An input as its workers take it; packed once for all networks."""
 
 
 class Died(Exception):
@@ -50,23 +66,46 @@ def _play(eann: EANN, member: int, x: Any, halted: Callable[[], bool]) -> Iterat
     device = next(eann.parameters()).device
     with torch.inference_mode():
         x = tree_map(lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf, x)
-        for head in eann.walk_member(member, x):
+        for head in eann.walk_member(member, x, eann.offered_by(member)):
             if halted():
                 return
             if head is not None:
                 yield next(numbers), head().cpu()
 
 
+class _Halted(deque[int]):
+    """The runs that a worker was told to halt: the latest of them, since numbers only grow."""
+
+    def __init__(self) -> None:
+        super().__init__(maxlen=1000)
+
+
+class _Array:
+    """A tensor as an array, which pickle packs many times faster."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = array
+
+
 def _packed(leaf: Any) -> Any:
-    """Tensors as arrays, which pickle packs many times faster."""
+    if not isinstance(leaf, Tensor):
+        return leaf
+    leaf = leaf.resolve_conj().resolve_neg()
     try:
-        return leaf.numpy() if isinstance(leaf, Tensor) else leaf
+        return _Array(leaf.numpy())
     except TypeError:  # bfloat16, which arrays do not know
         return leaf
 
 
 def _unpacked(leaf: Any) -> Any:
-    return torch.from_numpy(leaf) if isinstance(leaf, np.ndarray) else leaf
+    return torch.from_numpy(leaf.array) if isinstance(leaf, _Array) else leaf
+
+
+def _dumped(thing: Any, what: str) -> bytes:
+    try:
+        return pickle.dumps(thing)
+    except Exception as error:
+        raise AnytimeError(f"{what} cannot be sent to other processes: {error}") from error
 
 
 class Processes:
@@ -74,31 +113,39 @@ class Processes:
 
     def __init__(self, eann: EANN, threads: int) -> None:
         self.threads = threads
-        try:
-            self.packed = pickle.dumps(eann)
-        except Exception as error:
-            raise AnytimeError(f"this ensemble cannot be sent to other processes: {error}") from error
+        self.eann = _dumped(eann, "this ensemble")
         self.context = multiprocessing.get_context("spawn")
 
-    def __call__(self) -> "_Process":
+    def hire(self) -> "_Process":
         """One more."""
         return _Process(self)
 
+    def pack(self, x: Any) -> bytes:
+        """By value: memory shared with a process that is killed would be a trap."""
+        return _dumped(tree_map(_packed, x), "this input")
+
 
 class _Process:
-    def __init__(self, hire: Processes) -> None:
-        self.pipe, theirs = hire.context.Pipe()
-        args = (theirs, hire.packed, hire.threads)
-        self.process = hire.context.Process(target=_serve, args=args, name="anytime worker", daemon=True)
+    def __init__(self, made_by: Processes) -> None:
+        self.pipe, theirs = made_by.context.Pipe()
+        self.process = made_by.context.Process(
+            target=_serve, args=(theirs, made_by.threads), name="anytime worker", daemon=True
+        )
         self.process.start()
         theirs.close()  # so that the pipe breaks when the worker dies
         self.sending = threading.Lock()
+        self.eann = made_by.eann
 
     def ready(self) -> None:
+        self._send(self.eann)  # not as an argument: a process that dies as it starts would never read it
         self._receive()
+        self.eann = b""
+
+    def alive(self) -> bool:
+        return self.process.is_alive()
 
     def answers(self, run: int, member: int, x: Any) -> Iterator[tuple[int, Tensor]]:
-        self._send((run, member, tree_map(_packed, x)))
+        self._send(pickle.dumps((run, member, x)))
         while (message := self._receive()) is not None:
             if isinstance(message, str):
                 raise Refused(message)
@@ -107,7 +154,7 @@ class _Process:
 
     def halt(self, run: int) -> None:
         with suppress(Died):  # then it halts for good
-            self._send((run, None, None))
+            self._send(pickle.dumps((run, None, None)))
 
     def close(self) -> None:
         self.pipe.close()  # it goes home once it reads that
@@ -116,11 +163,10 @@ class _Process:
             self.process.kill()
             self.process.join()
 
-    def _send(self, message: Any) -> None:
-        # By value: memory shared with a process that is killed would be a trap.
+    def _send(self, message: bytes) -> None:
         try:
             with self.sending:
-                self.pipe.send_bytes(pickle.dumps(message))
+                self.pipe.send_bytes(message)
         except OSError as error:
             raise self._death() from error
 
@@ -133,47 +179,39 @@ class _Process:
     def _death(self) -> Died:
         self.process.join(1)
         code = self.process.exitcode
-        return Died(f"process {self.process.pid}, " + (f"signal {-code}" if code and code < 0 else f"exit code {code}"))
+        how = f"signal {-code}" if code and code < 0 else f"exit code {code}"
+        return Died(f"process {self.process.pid}, {how}")
 
 
-def _serve(pipe: Any, packed: bytes, threads: int) -> None:
+def _serve(pipe: Any, threads: int) -> None:
     """A worker process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the program; this one ends with its pipe
     torch.set_num_threads(threads)
     keep_freed_memory()
-    eann = pickle.loads(packed)
-    pipe.send_bytes(pickle.dumps(None))
     halted = _Halted()
 
     def is_halted() -> bool:
         while pipe.poll():  # while it works it is sent nothing else
-            halted.add(pickle.loads(pipe.recv_bytes())[0])
+            halted.append(pickle.loads(pipe.recv_bytes())[0])
         return run in halted
 
     try:
+        eann = pickle.loads(pipe.recv_bytes())
+        pipe.send_bytes(pickle.dumps(None))
         while True:
             run, member, x = pickle.loads(pipe.recv_bytes())
             if member is None:
-                halted.add(run)
+                halted.append(run)
                 continue
             end: str | None = None
             try:
-                for exit, logits in _play(eann, member, tree_map(_unpacked, x), is_halted):
+                for exit, logits in _play(eann, member, tree_map(_unpacked, pickle.loads(x)), is_halted):
                     pipe.send_bytes(pickle.dumps((exit, _packed(logits))))
             except Exception as error:
                 end = f"{type(error).__name__}: {error}"
             pipe.send_bytes(pickle.dumps(end))
-    except (EOFError, OSError, KeyboardInterrupt):
+    except (EOFError, OSError):
         return  # the team is gone
-
-
-class _Halted(deque[int]):
-    """The runs that a worker was told to halt: the latest of them, since numbers only grow."""
-
-    def __init__(self) -> None:
-        super().__init__(maxlen=1000)
-
-    def add(self, run: int) -> None:
-        self.append(run)
 
 
 RAY_PAUSE = 0.005
@@ -188,21 +226,34 @@ class RayActors:
         if not self.ray.is_initialized():
             self.ray.init(include_dashboard=False, log_to_driver=False)
         self.eann = self.ray.put(eann)  # Ray also packs classes of the main program
+        # A second thread, to be told to halt while the first one works.
+        self.actor: Any = self.ray.remote(num_cpus=threads, max_concurrency=2)(_Player)
 
-    def __call__(self) -> "_RayActor":
+    def hire(self) -> "_RayActor":
         """One more."""
-        return _RayActor(self)
+        return _RayActor(self.ray, self.actor.remote(self.eann, self.threads))
+
+    def pack(self, x: Any) -> Any:
+        """Into Ray's store, once."""
+        try:
+            return self.ray.put(x)
+        except Exception as error:
+            raise AnytimeError(f"this input cannot be sent to other processes: {error}") from error
 
 
 class _RayActor:
-    def __init__(self, hire: RayActors) -> None:
-        self.ray = hire.ray
-        # A second thread, to be told to halt while the first one works.
-        actor: Any = self.ray.remote(num_cpus=hire.threads, max_concurrency=2)(_Player)
-        self.actor = actor.remote(hire.eann, hire.threads)
+    def __init__(self, ray: Any, actor: Any) -> None:
+        self.ray, self.actor = ray, actor
 
     def ready(self) -> None:
         self._get(lambda: self.ray.get(self.actor.halt.remote(-1)))
+
+    def alive(self) -> bool:
+        try:
+            self.ready()
+            return True
+        except Died:
+            return False
 
     def answers(self, run: int, member: int, x: Any) -> Iterator[tuple[int, Tensor]]:
         answers = self.actor.answers.options(num_returns="streaming").remote(run, member, x)
@@ -228,6 +279,8 @@ class _RayActor:
 
 
 class _Player:
+    """What runs in a Ray actor."""
+
     def __init__(self, eann: EANN, threads: int) -> None:
         self.eann, self.threads, self.halted = eann, threads, _Halted()
         keep_freed_memory()
@@ -245,4 +298,4 @@ class _Player:
             yield held
 
     def halt(self, run: int) -> None:
-        self.halted.add(run)
+        self.halted.append(run)

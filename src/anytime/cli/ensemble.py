@@ -69,10 +69,13 @@ def train_ensemble(
     words = [Path(asked["data"]).name, "eann", asked["scheme"], f"seed{asked['seed']}"]
     folder = output or Path("runs") / re.sub(r"[^\w.=-]+", "-", "-".join(words))
     asked = _begun(folder, given, resume) or asked
-    names = list(dict.fromkeys(asked["members"].split(",")))
+    names = list(dict.fromkeys(name.strip() for name in asked["members"].split(",")))
+    load_data(asked["data"], size=asked.get("size"))  # errors now rather than hours later; decoded once for all
     for name in names:
         with torch.device("meta"):
-            anytime.create_model(name)  # or an error now rather than hours later
+            anytime.create_scheme(asked["scheme"], anytime.create_model(name).exits)
+    if jobs < 1:
+        raise AnytimeError(f"--jobs {jobs}: it is a whole number from 1")
     asked["model"] = f"EANN of {', '.join(names)}"
     write_json(folder / FILE, {"ensemble": True, "asked": asked})
     try:
@@ -92,6 +95,8 @@ def _begun(folder: Path, given: dict[str, Any], resume: bool) -> dict[str, Any] 
     begun = read_run(folder)
     if not begun.get("ensemble"):
         raise AnytimeError(f"{folder} holds the run of one network, not of an ensemble: choose another --output")
+    if not any(path.is_dir() for path in folder.iterdir()):
+        return None  # nothing was trained: a wrong option, mended by now
     if not resume:
         raise AnytimeError(f"{folder} holds an ensemble already: add --resume to go on, or choose another --output")
     for name, value in given.items():
