@@ -25,7 +25,8 @@ def runs(preset: str) -> list[Run]:
     for seed in range(SEEDS[preset]):
         for n in EXPONENTIAL[preset]:
             made += [make(preset, f"resann-{n}-{WIDTH}", data, scheme, seed) for scheme in ("adaloss", "const")]
-        made += [_plain(preset, n, seed) for n in sorted({*EXPONENTIAL[preset], *LINEAR[preset]})]
+        depths = dict.fromkeys((*reversed(EXPONENTIAL[preset]), *LINEAR[preset]))  # the longest first
+        made += [_plain(preset, n, seed) for n in depths]
     if preset == "paper":
         for model, exits in (("resann26", 4), ("resann50", 8), ("resann101", 11)):
             made += [make(preset, model, "imagenet", scheme) for scheme in ("adaloss", f"opt-{exits}")]

@@ -1,13 +1,20 @@
-"""Workers that run the networks of an ensemble elsewhere: processes of this machine, or actors of a Ray cluster."""
+"""Workers that run the networks of an ensemble elsewhere: processes of this machine, or actors of a Ray cluster.
+
+Either kind serves at the other end of a connection (``_serve``). Ray finds an actor its place and tells of its end; what
+is asked and answered does not go through Ray, which takes a millisecond or two for each message.
+"""
 
 import multiprocessing
+import os
 import pickle
+import secrets
 import signal
+import socket
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from multiprocessing.connection import Client, Connection, Listener
 from typing import Any, Protocol
 
 import numpy as np
@@ -101,50 +108,30 @@ def _unpacked(leaf: Any) -> Any:
     return torch.from_numpy(leaf.array) if isinstance(leaf, _Array) else leaf
 
 
-def _dumped(thing: Any, what: str) -> bytes:
+def _dumped(dumps: Callable[[Any], bytes], thing: Any, what: str) -> bytes:
     try:
-        return pickle.dumps(thing)
+        return dumps(thing)
     except Exception as error:
         raise AnytimeError(f"{what} cannot be sent to other processes: {error}") from error
 
 
-class Processes:
-    """Makes workers that are processes of this machine."""
+class _Link:
+    """A worker at the other end of a connection."""
 
-    def __init__(self, eann: EANN, threads: int) -> None:
-        self.threads = threads
-        self.eann = _dumped(eann, "this ensemble")
-        self.context = multiprocessing.get_context("spawn")
+    pipe: Connection
 
-    def hire(self) -> "_Process":
-        """One more."""
-        return _Process(self)
-
-    def pack(self, x: Any) -> bytes:
-        """By value: memory shared with a process that is killed would be a trap."""
-        return _dumped(tree_map(_packed, x), "this input")
-
-
-class _Process:
-    def __init__(self, made_by: Processes) -> None:
-        self.pipe, theirs = made_by.context.Pipe()
-        self.process = made_by.context.Process(
-            target=_serve, args=(theirs, made_by.threads), name="anytime worker", daemon=True
-        )
-        self.process.start()
-        theirs.close()  # so that the pipe breaks when the worker dies
-        self.sending = threading.Lock()
-        self.eann = made_by.eann
+    def __init__(self, eann: bytes) -> None:
+        self.eann, self.sending = eann, threading.Lock()
 
     def ready(self) -> None:
-        self._send(self.eann)  # not as an argument: a process that dies as it starts would never read it
+        """Send it the ensemble and wait for its word."""
+        # Not as an argument of the process: one that dies as it starts would never read it.
+        self._send(self.eann)
         self._receive()
         self.eann = b""
 
-    def alive(self) -> bool:
-        return self.process.is_alive()
-
-    def answers(self, run: int, member: int, x: Any) -> Iterator[tuple[int, Tensor]]:
+    def answers(self, run: int, member: int, x: bytes) -> Iterator[tuple[int, Tensor]]:
+        """As ``Worker`` says."""
         self._send(pickle.dumps((run, member, x)))
         while (message := self._receive()) is not None:
             if isinstance(message, str):
@@ -153,15 +140,9 @@ class _Process:
             yield exit, _unpacked(logits)
 
     def halt(self, run: int) -> None:
+        """As ``Worker`` says."""
         with suppress(Died):  # then it halts for good
             self._send(pickle.dumps((run, None, None)))
-
-    def close(self) -> None:
-        self.pipe.close()  # it goes home once it reads that
-        self.process.join(5)
-        if self.process.is_alive():
-            self.process.kill()
-            self.process.join()
 
     def _send(self, message: bytes) -> None:
         try:
@@ -177,15 +158,13 @@ class _Process:
             raise self._death() from error
 
     def _death(self) -> Died:
-        self.process.join(1)
-        code = self.process.exitcode
-        how = f"signal {-code}" if code and code < 0 else f"exit code {code}"
-        return Died(f"process {self.process.pid}, {how}")
+        raise NotImplementedError
 
 
 def _serve(pipe: Any, threads: int) -> None:
-    """A worker process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the program; this one ends with its pipe
+    """What a worker does all its life."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the program; this one ends with its connection
     torch.set_num_threads(threads)
     keep_freed_memory()
     halted = _Halted()
@@ -214,8 +193,47 @@ def _serve(pipe: Any, threads: int) -> None:
         return  # the team is gone
 
 
-RAY_PAUSE = 0.005
-"""Seconds between two answers of a Ray actor: to send one takes it, and who receives it, a millisecond or two."""
+class Processes:
+    """Makes workers that are processes of this machine."""
+
+    def __init__(self, eann: EANN, threads: int) -> None:
+        self.threads = threads
+        self.eann = _dumped(pickle.dumps, eann, "this ensemble")
+        self.context = multiprocessing.get_context("spawn")
+
+    def hire(self) -> "_Process":
+        """One more."""
+        return _Process(self)
+
+    def pack(self, x: Any) -> bytes:
+        """By value: memory shared with a process that is killed would be a trap."""
+        return _dumped(pickle.dumps, tree_map(_packed, x), "this input")
+
+
+class _Process(_Link):
+    def __init__(self, made_by: Processes) -> None:
+        super().__init__(made_by.eann)
+        self.pipe, theirs = made_by.context.Pipe()
+        arguments = (theirs, made_by.threads)
+        self.process = made_by.context.Process(target=_serve, args=arguments, name="anytime worker", daemon=True)
+        self.process.start()
+        theirs.close()  # so that the pipe breaks when the worker dies
+
+    def alive(self) -> bool:
+        return self.process.is_alive()
+
+    def close(self) -> None:
+        self.pipe.close()  # it goes home once it reads that
+        self.process.join(5)
+        if self.process.is_alive():
+            self.process.kill()
+            self.process.join()
+
+    def _death(self) -> Died:
+        self.process.join(1)
+        code = self.process.exitcode
+        how = f"signal {-code}" if code and code < 0 else f"exit code {code}"
+        return Died(f"process {self.process.pid}, {how}")
 
 
 class RayActors:
@@ -225,77 +243,86 @@ class RayActors:
         self.ray, self.threads = require("ray", "cluster"), threads
         if not self.ray.is_initialized():
             self.ray.init(include_dashboard=False, log_to_driver=False)
-        self.eann = self.ray.put(eann)  # Ray also packs classes of the main program
-        # A second thread, to be told to halt while the first one works.
-        self.actor: Any = self.ray.remote(num_cpus=threads, max_concurrency=2)(_Player)
+        # Ray's own pickle also takes classes of the main program along.
+        self.eann = _dumped(self.ray.cloudpickle.dumps, eann, "this ensemble")
+        self.actor: Any = self.ray.remote(num_cpus=threads)(_Actor)
 
     def hire(self) -> "_RayActor":
         """One more."""
-        return _RayActor(self.ray, self.actor.remote(self.eann, self.threads))
+        if self.ray.cluster_resources().get("CPU", 0) < self.threads:
+            raise AnytimeError(
+                f"the Ray cluster has no {self.threads} processor cores for a worker: ask for fewer threads"
+            )
+        return _RayActor(self)
 
-    def pack(self, x: Any) -> Any:
-        """Into Ray's store, once."""
-        try:
-            return self.ray.put(x)
-        except Exception as error:
-            raise AnytimeError(f"this input cannot be sent to other processes: {error}") from error
+    def pack(self, x: Any) -> bytes:
+        """By value."""
+        return _dumped(self.ray.cloudpickle.dumps, tree_map(_packed, x), "this input")
 
 
-class _RayActor:
-    def __init__(self, ray: Any, actor: Any) -> None:
-        self.ray, self.actor = ray, actor
+class _Actor:
+    """What Ray places somewhere; it calls back."""
+
+    def serve(self, address: tuple[str, int], key: bytes, threads: int) -> None:
+        with Client(address, authkey=key) as pipe:
+            _send_at_once(pipe)
+            _serve(pipe, threads)
+
+
+class _RayActor(_Link):
+    def __init__(self, made_by: RayActors) -> None:
+        super().__init__(made_by.eann)
+        self.ray, self.actor, self.ended, key = made_by.ray, made_by.actor.remote(), "", secrets.token_bytes(32)
+        self.listener = Listener((self.ray.util.get_node_ip_address(), 0), authkey=key)
+        self.serving = self.actor.serve.remote(self.listener.address, key, made_by.threads)
+        threading.Thread(target=self._watch, name="anytime", daemon=True).start()
 
     def ready(self) -> None:
-        self._get(lambda: self.ray.get(self.actor.halt.remote(-1)))
+        try:
+            self.pipe = self.listener.accept()
+        except OSError as error:
+            raise self._death() from error
+        _send_at_once(self.pipe)
+        super().ready()
+
+    def _watch(self) -> None:
+        """Break the connection when the actor ends: that of a machine that is gone would not break by itself."""
+        try:
+            self.ray.get(self.serving)
+            self.ended = "it has ended"
+        except Exception as error:
+            self.ended = str(error).splitlines()[0]
+        self.close()
 
     def alive(self) -> bool:
-        try:
-            self.ready()
-            return True
-        except Died:
-            return False
-
-    def answers(self, run: int, member: int, x: Any) -> Iterator[tuple[int, Tensor]]:
-        answers = self.actor.answers.options(num_returns="streaming").remote(run, member, x)
-        while True:
-            try:
-                yield self._get(lambda: self.ray.get(next(answers)))
-            except StopIteration:
-                return
-
-    def _get(self, wait: Callable[[], Any]) -> Any:
-        try:
-            return wait()
-        except self.ray.exceptions.RayActorError as error:
-            raise Died(str(error).splitlines()[0]) from error
-        except self.ray.exceptions.RayTaskError as error:
-            raise Refused(str(error.cause or error).splitlines()[0]) from error
-
-    def halt(self, run: int) -> None:
-        self.actor.halt.remote(run)
+        return not self.ended
 
     def close(self) -> None:
-        self.ray.kill(self.actor)
+        for connection in (getattr(self, "pipe", None), self.listener):
+            with suppress(OSError):
+                _shut(connection)
+        if not self.ended:
+            with suppress(Exception):  # Ray may have ended before
+                self.ray.kill(self.actor)
+
+    def _death(self) -> Died:
+        for _ in range(50):  # Ray is a little slower than the connection
+            if self.ended:
+                break
+            threading.Event().wait(0.1)
+        return Died(self.ended or "its connection broke")
 
 
-class _Player:
-    """What runs in a Ray actor."""
+def _shut(connection: Any) -> None:
+    """Close it, and wake who waits in it."""
+    if isinstance(connection, Connection):
+        with socket.socket(fileno=os.dup(connection.fileno())) as end:
+            end.shutdown(socket.SHUT_RDWR)
+    if connection is not None:
+        connection.close()
 
-    def __init__(self, eann: EANN, threads: int) -> None:
-        self.eann, self.threads, self.halted = eann, threads, _Halted()
-        keep_freed_memory()
 
-    def answers(self, run: int, member: int, x: Any) -> Iterator[tuple[int, Tensor]]:
-        torch.set_num_threads(self.threads)  # each thread has its own number
-        held, sent = None, 0.0
-        for held in _play(self.eann, member, x, lambda: run in self.halted):
-            now = time.perf_counter()
-            if now - sent >= RAY_PAUSE:
-                sent = now
-                yield held
-                held = None
-        if held is not None:
-            yield held
-
-    def halt(self, run: int) -> None:
-        self.halted.append(run)
+def _send_at_once(connection: Any) -> None:
+    """Small messages are not to wait for others to join them."""
+    with socket.socket(fileno=os.dup(connection.fileno())) as end:
+        end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
