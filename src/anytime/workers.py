@@ -1,7 +1,7 @@
 """Workers that run the networks of an ensemble elsewhere: processes of this machine, or actors of a Ray cluster.
 
-Either kind serves at the other end of a connection (``_serve``). Ray finds an actor its place and tells of its end; what
-is asked and answered does not go through Ray, which takes a millisecond or two for each message.
+Either kind serves at the other end of a connection (``_serve``). Ray finds an actor its place and tells of its end;
+what is asked and answered does not go through Ray, which takes a millisecond or two for each message.
 """
 
 import multiprocessing
@@ -250,9 +250,7 @@ class RayActors:
     def hire(self) -> "_RayActor":
         """One more."""
         if self.ray.cluster_resources().get("CPU", 0) < self.threads:
-            raise AnytimeError(
-                f"the Ray cluster has no {self.threads} processor cores for a worker: ask for fewer threads"
-            )
+            raise AnytimeError(f"the Ray cluster has no {self.threads} cores for a worker: ask for fewer threads")
         return _RayActor(self)
 
     def pack(self, x: Any) -> bytes:
