@@ -9,7 +9,7 @@ import torch
 
 import anytime
 from anytime.checkpoint import load, save
-from anytime.cli.app import DATA, SCHEMES, Option, app, draw_curves, say_where, title_of
+from anytime.cli.app import DATA, SCHEMES, Option, app, say_where, title_of
 from anytime.cli.evaluate import as_trained
 from anytime.data import load_data
 from anytime.ensemble import EANN
@@ -17,6 +17,7 @@ from anytime.errors import AnytimeError
 from anytime.evaluate import evaluate
 from anytime.files import write_json
 from anytime.jobs import Job, run_jobs
+from anytime.plot import plot_held
 from anytime.run import read_run
 from anytime.table import curve_table, show
 
@@ -129,7 +130,11 @@ def _assemble(folder: Path, names: list[str], asked: dict[str, Any]) -> None:
     write_json(folder / "evaluation.json", {**curve.record(), "validation_errors": errors, "offered": eann.offered})
     title = title_of(asked)
     show(curve_table(curve, title=title, places=[f"{names[m]}, exit {exit + 1}" for m, exit in eann.offered]))
-    curves = {"EANN": curve, f"{names[eann.order[-1]]} alone": evaluate(nets[eann.order[-1]], images)}
-    draw_curves({}, curves, folder / "curve.png", title)
+    curves = {"EANN": curve} | {f"{name} alone": evaluate(net, images) for name, net in zip(names, nets, strict=True)}
+    try:
+        held = {name: [(each.costs.macs, [error or 0.0 for error in each.errors])] for name, each in curves.items()}
+        plot_held(held, folder / "curve.png", title)
+    except anytime.MissingExtra as error:
+        print(f"no plot: {error}", file=sys.stderr)
     print(f"{eann.exits} of {len(errors)} exits are offered: each has fewer errors on validation than all before it")
     say_where(folder)
