@@ -84,7 +84,7 @@ def free_port():
         return free.getsockname()[1]
 
 
-@pytest.mark.parametrize("images", [400, 395])  # shared out evenly, and not
+@pytest.mark.parametrize("images", [pytest.param(400, marks=pytest.mark.slow), 395])  # shared out evenly, and not
 def test_two_ranks_train_as_one(images, tmp_path, environment):
     """20 steps on a network without batch norm: the same losses to 1e-5, and on both ranks the same bits."""
     (tmp_path / "train.py").write_text(TRAIN)
@@ -137,6 +137,7 @@ def test_a_killed_rank_goes_on_and_ends_as_undisturbed(tmp_path, environment):
     assert whole == killed
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_with_another_number_of_ranks(tmp_path, environment):
     stop = subprocess.Popen(launch(command_line(tmp_path / "run"), 2), env=environment, stderr=subprocess.DEVNULL)
     while not (tmp_path / "run/checkpoint.safetensors").exists():

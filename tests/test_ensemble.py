@@ -66,7 +66,7 @@ def test_an_ensemble_is_an_anytime_network(fitted):
     assert len(anytime.profile(eann, X, repeats=2).through) == eann.exits
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=25)
 @given(st.integers(0, 10**6), st.integers(1, 60))
 def test_offered_errors_fall_strictly_and_the_last_is_the_best(seed, samples):
     draw = torch.Generator().manual_seed(seed)
@@ -221,8 +221,6 @@ def test_ten_thousand_interruptions():
 @pytest.mark.parametrize(
     ("base", "ends", "names"),
     [
-        (2, ("resann-7-32", "resann-25-32"), ["resann-7-32", "resann-13-32", "resann-25-32"]),
-        (2, ("resann26", "resann101"), ["resann26", "resann50", "resann101"]),
         (1000, ("resann-1-16", "resann-9-16"), ["resann-1-16", "resann-9-16"]),
         (2, ("resann-3-16", "resann-3-16"), ["resann-3-16"]),
     ],
@@ -232,7 +230,7 @@ def test_plans(base, ends, names):
 
 
 @given(st.integers(1, 3), st.integers(1, 5), st.floats(1.3, 4))
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=4, deadline=None)
 def test_planned_costs_grow_by_no_more_than_the_base(smallest, more, base):
     names = EANN.plan(f"resann-{smallest}-8", f"resann-{smallest + more}-8", base)
     x = torch.empty(1, 3, 32, 32, device="meta")

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import anytime
 from anytime import EANN
-from experiments import EXPERIMENTS, PRESETS, load
+from experiments import EXPERIMENTS, load
 from experiments.eann import ensemble_curve
 from experiments.estimate import estimate
 from experiments.records import HERE, Records, error_at
@@ -85,7 +85,7 @@ def test_an_ensembles_curve_is_that_of_the_ensemble(tmp_path):
     assert curve["errors"] == anytime.evaluate(eann, data).errors
 
 
-@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("preset", [pytest.param("paper", marks=pytest.mark.slow), "laptop"])
 def test_every_experiment_names_its_runs(preset):
     for name in EXPERIMENTS:
         runs = load(name).runs(preset)

@@ -81,13 +81,9 @@ def test_jobs_end_with_a_killed_parent(tmp_path):
     pytest.fail("the child outlived its parent")
 
 
+@pytest.mark.usefixtures("ray_cluster")
 def test_on_a_ray_cluster(tmp_path, capsys):
-    ray = pytest.importorskip("ray", reason="jobs on a cluster need Ray: pip install 'anytime[cluster]'")
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
-    try:
-        jobs = [Job(f"job {i}", ["-c", COUNT, str(i), str(tmp_path / f"{i}")]) for i in range(3)]
-        run_jobs(jobs, cluster=True)
-        assert [(tmp_path / f"{i}").read_text() for i in range(3)] == ["0", "1", "2"]
-        assert "[2/3 job 1] 1" in capsys.readouterr().err
-    finally:
-        ray.shutdown()
+    jobs = [Job(f"job {i}", ["-c", COUNT, str(i), str(tmp_path / f"{i}")]) for i in range(3)]
+    run_jobs(jobs, cluster=True)
+    assert [(tmp_path / f"{i}").read_text() for i in range(3)] == ["0", "1", "2"]
+    assert "[2/3 job 1] 1" in capsys.readouterr().err

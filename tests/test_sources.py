@@ -93,6 +93,7 @@ def test_a_class_that_is_not_tested_shifts_no_label(tmp_path):
     assert data.test.labels.unique().tolist() == [1, 2]
 
 
+@pytest.mark.slow
 def test_five_thousand_are_held_out_of_many():
     data = anytime.load_data(str(images.real("cifar10-30k")), show=False)
     assert (len(data.train), len(data.validation), len(data.test)) == (25_000, 5_000, 10_000)

@@ -206,21 +206,17 @@ def test_a_killed_process_costs_its_own_answer(tmp_path):
         dies(team, path)
 
 
-def test_on_a_ray_cluster(tmp_path, monkeypatch):
-    ray = pytest.importorskip("ray", reason="a team on a cluster needs Ray: pip install 'anytime[cluster]'")
-    monkeypatch.setenv("RAY_DISABLE_IMPORT_WARNING", "1")
-    ray.init(
-        num_cpus=2,
-        include_dashboard=False,
-        log_to_driver=False,
-        runtime_env={"env_vars": {"PYTHONPATH": str(Path(__file__).parent)}},
-    )
-    try:
-        path = tmp_path / "pid"
-        with Team(three(path), workers=2, threads=1, cluster=True) as team:
-            prediction = team.predict(X)
-            assert prediction.complete
-            torch.testing.assert_close(prediction.logits, team.eann(X)[-1])
-            dies(team, path)
-    finally:
-        ray.shutdown()
+@pytest.mark.usefixtures("ray_cluster")
+def test_on_a_ray_cluster(tmp_path):
+    path = tmp_path / "pid"
+    with Team(three(path), workers=2, threads=1, cluster=True) as team:
+        prediction = team.predict(X)
+        assert prediction.complete
+        torch.testing.assert_close(prediction.logits, team.eann(X)[-1])
+        dies(team, path)
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_a_cluster_that_is_too_small():
+    with pytest.raises(anytime.AnytimeError, match="fewer threads"):
+        Team(ensemble(), workers=1, threads=9999, cluster=True)

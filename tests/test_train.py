@@ -302,7 +302,7 @@ def equal_runs(one, other):
 
 
 def test_killed_runs_end_as_undisturbed_ones(tmp_path, environment):
-    killed_runs(4, tmp_path, environment)
+    killed_runs(2, tmp_path, environment)
 
 
 @pytest.mark.slow
