@@ -150,7 +150,7 @@ def test_a_run_goes_on_with_another_number_of_ranks(tmp_path, environment):
     assert len((tmp_path / "run/log.jsonl").read_text().splitlines()) == 4
 
 
-@pytest.mark.parametrize("scheme", ["opt-2", "const"])
+@pytest.mark.parametrize("scheme", ["opt-2", pytest.param("const", marks=pytest.mark.slow)])
 def test_exits_left_out_trouble_no_rank(scheme, tmp_path, environment):
     command = launch(command_line(tmp_path / "run", "--scheme", scheme, "--epochs", "1"), 2)
     subprocess.run(command, env=environment, check=True, capture_output=True)
