@@ -68,7 +68,7 @@ img { max-width: 100%; height: auto; background: white; border-radius: 4px; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; font-size: 0.92rem; font-variant-numeric: tabular-nums; }
 th, td { padding: 0.25rem 0.7rem; text-align: right; border-bottom: 1px solid #8884; white-space: nowrap; }
-th:first-child, td:first-child { text-align: left; }
+th:first-child, td:first-child { text-align: left; white-space: normal; min-width: 7rem; }
 code { background: #8882; padding: 0.1rem 0.3rem; border-radius: 3px; overflow-wrap: anywhere; }
 nav a { margin-right: 1rem; display: inline-block; } .about { color: #888; }
 """

@@ -175,11 +175,13 @@ def plot_held(
                 continue
             alone = "alone" in name
             style = {"color": colour, "linewidth": 1.2 if alone else 1.9, "linestyle": "--" if alone else "-"}
-            axis.step([*x, end], [*y, y[-1]], where="post", label=label, alpha=1 if len(seeds) == 1 else 0.6, **style)
+            axis.step(
+                [*x, 1.02 * end], [*y, y[-1]], where="post", label=label, alpha=1 if len(seeds) == 1 else 0.6, **style
+            )
             axis.plot(x, y, "o", color=colour, markersize=3)
     axis.set_ylabel("test error (%)")
     axis.set_xlabel("budget (million multiply-accumulates)")
-    axis.set_xlim(0, end)
+    axis.set_xlim(0, 1.02 * end)
     axis.grid(alpha=0.25)
     axis.spines[["top", "right"]].set_visible(False)
     axis.legend(frameon=False, fontsize="small")
