@@ -165,7 +165,7 @@ def plot_held(
     """
     plt = _pyplot()
     figure, axis = plt.subplots(figsize=(7.4, 4.8), layout="constrained")
-    end = max(max(costs) for seeds in curves.values() for costs, _ in seeds) / 1e6
+    end = 1.02 * max(max(costs) for seeds in curves.values() for costs, _ in seeds) / 1e6
     for (name, seeds), colour in zip(curves.items(), _COLOURS * len(curves), strict=False):
         for i, (costs, errors) in enumerate(seeds):
             x, y = [cost / 1e6 for cost in costs], [100 * error for error in errors]
@@ -181,7 +181,7 @@ def plot_held(
             axis.plot(x, y, "o", color=colour, markersize=3)
     axis.set_ylabel("test error (%)")
     axis.set_xlabel("budget (million multiply-accumulates)")
-    axis.set_xlim(0, 1.02 * end)
+    axis.set_xlim(0, end)
     axis.grid(alpha=0.25)
     axis.spines[["top", "right"]].set_visible(False)
     axis.legend(frameon=False, fontsize="small")
