@@ -120,6 +120,7 @@ def children(pid):
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds the ranks in /proc")
+@pytest.mark.slow
 def test_a_killed_rank_goes_on_and_ends_as_undisturbed(tmp_path, environment):
     subprocess.run(launch(command_line(tmp_path / "whole"), 2), env=environment, check=True, capture_output=True)
     process = subprocess.Popen(

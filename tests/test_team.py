@@ -169,6 +169,7 @@ with anytime.Team(eann, workers=2) as team:
 """
 
 
+@pytest.mark.slow
 def test_a_script_without_a_guard_is_told_of_it(tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT)
     done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=100)
