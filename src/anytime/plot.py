@@ -182,9 +182,7 @@ def plot_held(
     axis.set_ylabel("test error (%)")
     axis.set_xlabel("budget (million multiply-accumulates)")
     axis.set_xlim(0, end)
-    axis.grid(alpha=0.25)
-    axis.spines[["top", "right"]].set_visible(False)
-    axis.legend(frameon=False, fontsize="small")
+    _plain(axis)
     if title:
         axis.set_title(title, loc="left")
     return _written(plt, figure, path)
