@@ -78,18 +78,18 @@ def test_a_network_that_fails_costs_its_answers(team):
 
 
 def test_a_deadline_and_a_stop_free_the_workers(tmp_path):
-    eann = EANN([small((4,), 1), slow(tmp_path / "pid")], torch.zeros(1, 5)).eval()
+    eann = EANN([small((4,), 1), slow(tmp_path / "pid", 4.0)], torch.zeros(1, 5)).eval()
     with Team(eann, workers=2, threads=1) as team:
         begun = time.perf_counter()
-        prediction = team.predict(X, deadline=0.5)
-        assert time.perf_counter() - begun < 0.9
+        prediction = team.predict(X, deadline=1.0)
+        assert time.perf_counter() - begun < 3.5
         assert prediction.stopped_by == "deadline"
         assert prediction.exit == 1
         run = team.start(X)
         run.stop()
         begun = time.perf_counter()
         assert team.predict(X).complete
-        assert time.perf_counter() - begun < 4
+        assert time.perf_counter() - begun < 12
         with pytest.raises(anytime.Unfinished):
             team.predict(X, deadline=0.0)
     with pytest.raises(anytime.AnytimeError, match="closed"):
