@@ -8,6 +8,8 @@ import subprocess
 import sys
 import time
 
+from ratio import report, verdict
+
 LIMIT = 1.15
 REPEATS = 10
 
@@ -21,11 +23,9 @@ def seconds(module: str) -> float:
 def main() -> None:
     seconds("anytime")  # the disk's cache
     pairs = [(seconds("torch"), seconds("anytime")) for _ in range(REPEATS)]
-    ratios = sorted(ours / torch for torch, ours in pairs)
     torch, ours = (statistics.median(column) for column in zip(*pairs, strict=True))
-    print(f"torch {torch:.2f} s, anytime {ours:.2f} s; ratios {ratios[0]:.3f} to {ratios[-1]:.3f}, n={REPEATS}")
-    ratio = ours / torch
-    print(f"import_time ratio={ratio:.3f} limit={LIMIT} {'ok' if ratio <= LIMIT else 'short'}")
+    print(f"torch {torch:.2f} s, anytime {ours:.2f} s")
+    verdict("import_time", report("import anytime / import torch", [ours / torch for torch, ours in pairs]), LIMIT)
 
 
 if __name__ == "__main__":

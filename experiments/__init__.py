@@ -7,7 +7,15 @@ report.
 import importlib
 from types import ModuleType
 
-EXPERIMENTS = ("weights_by_depth", "table_weights", "small_vs_large", "backbones", "eann", "weights_by_dataset")
+EXPERIMENTS = (
+    "weights_by_depth",
+    "table_weights",
+    "small_vs_large",
+    "backbones",
+    "eann",
+    "weights_by_dataset",
+    "settings",
+)
 PRESETS = ("paper", "laptop")
 
 

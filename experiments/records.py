@@ -11,13 +11,15 @@ import torch
 
 import anytime
 from anytime.cost import Costs
+from anytime.errors import AnytimeError
 from anytime.files import read_json
-from experiments.runner import Run, make
+from experiments.runner import LAPTOP_SIZE, Run, make
 
 HERE = Path(__file__).parent / "records"
 """Where the project keeps the records of its own runs."""
 
 Record = dict[str, Any]
+NEEDED = {"run", "data", "device", "macs", "train", "test", "validation", "weights", "seconds", "versions"}
 
 
 class Records(dict[str, Record]):
@@ -26,11 +28,23 @@ class Records(dict[str, Record]):
     @staticmethod
     def read(folder: Path = HERE) -> "Records":
         """Those in a folder."""
-        return Records({path.stem: read_json(path) for path in sorted(folder.glob("*.json"))})
+        records = Records({path.stem: read_json(path) for path in sorted(folder.glob("*.json"))})
+        for name, record in records.items():
+            if record.get("name") != name or not set(record) >= NEEDED:
+                raise AnytimeError(f"{folder / name}.json is no record of that run: delete it and reproduce it again")
+        return records
 
     def of(self, runs: Iterable[Run]) -> list[Record]:
         """Those of the given runs that there are."""
-        return [self[run.name] for run in runs if run.name in self]
+        found = []
+        for run in runs:
+            if run.name in self:
+                if self[run.name]["run"] != run.as_json():
+                    raise AnytimeError(
+                        f"the record {run.name} is of a run with other settings than now: delete it, and its run folder"
+                    )
+                found.append(self[run.name])
+        return found
 
 
 @dataclass
@@ -40,8 +54,8 @@ class Section:
     title: str
     text: list[str] = field(default_factory=list)
     """Paragraphs and tables, in Markdown."""
-    figures: list[tuple[str, Callable[[Path], Any]]] = field(default_factory=list)
-    """What each shows, and what draws it to a file."""
+    figures: dict[str, tuple[str, Callable[[Path], Any]]] = field(default_factory=dict)
+    """By a word for the file's name: what each shows, and what draws it to a file."""
     records: list[Record] = field(default_factory=list)
 
     def table(self, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
@@ -49,6 +63,17 @@ class Section:
         lines = ["| " + " | ".join(header) + " |", "|---" + "|---:" * (len(header) - 1) + "|"]
         lines += ["| " + " | ".join(map(str, row)) + " |" for row in rows]
         self.text.append("\n".join(lines))
+
+
+def last_exit(model: str) -> str:
+    """The scheme that trains a model for its last exit alone."""
+    return f"opt-{_exits(model)}"
+
+
+@cache
+def _exits(model: str) -> int:
+    with torch.device("meta"):
+        return anytime.create_model(model).exits
 
 
 def percent(value: float | None, digits: int = 1) -> str:
@@ -75,7 +100,7 @@ def opt_exits(preset: str, model: str, fractions: tuple[float, ...]) -> list[int
     """The exits that the paper's fractions of a model's cost stand for, each once."""
     with torch.device("meta"):
         net = anytime.create_model(model)
-    size = 16 if preset == "laptop" else 32
+    size = LAPTOP_SIZE if preset == "laptop" else 32
     cost = anytime.costs(net, torch.empty(1, 3, size, size, device="meta"))
     return list(dict.fromkeys(cost.exit_at(fraction) for fraction in fractions))
 

@@ -2,13 +2,14 @@
 
 ``anytime reproduce`` starts this file once for each run that has no record yet, several at a time:
 
-python experiments/runner.py '{"model": "resann-3-32", "data": "cifar10", "scheme": "adaloss", …}' DATA OUTPUT RECORDS
+python experiments/runner.py '{"model": "resann-3-32", "data": "cifar10", …}' DATA OUTPUT RECORDS COMMAND
 """
 
 import json
 import statistics
 import sys
 from dataclasses import asdict, dataclass, field, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,6 @@ class Run:
         images: how many to train on; all if None.
         size: height and width that images are averaged down to; as they are if None.
         recipe: what ``Recipe`` takes.
-        options: of the model, besides its name.
     """
 
     model: str
@@ -45,40 +45,39 @@ class Run:
     images: int | None = None
     size: int | None = None
     recipe: dict[str, Any] = field(default_factory=dict)
-    options: dict[str, Any] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
         """Of its folder and record."""
-        options = [f"{key}{value}" for key, value in self.options.items()]
         size = self.size or "full"
         images = self.images or "all"
-        words = [self.data, images, size, self.model, *options, self.scheme, self.recipe["epochs"], f"seed{self.seed}"]
+        words = [self.data, images, size, self.model, self.scheme, self.recipe["epochs"], f"seed{self.seed}"]
         return "-".join(map(str, words)).replace(":", "-")
+
+    def as_json(self) -> dict[str, Any]:
+        """As a record has it."""
+        return json.loads(json.dumps(asdict(self)))
 
     def load_data(self, folder: Path | None) -> anytime.Data:
         """The images, from a folder that has the data sets in it or from the Hub; normalised by all of them."""
         source = self.data if folder is None else str(find_data(folder, self.data))
-        data = anytime.load_data(source, size=self.size, show=False)
+        extra = self.data == "svhn" and self.images is None  # all of the paper's 600,000
+        data = anytime.load_data(source, size=self.size, extra=extra, show=False)
         return data if self.images is None else data.subset(self.images, self.seed)
 
     def network(self, data: anytime.Data) -> anytime.AnytimeNetwork:
-        """With its first weights."""
+        """With its first weights, where it is to be trained: on a GPU if there is one."""
         torch.manual_seed(self.seed)
-        return anytime.create_model(
-            self.model, num_classes=len(data.classes), in_channels=data.shape[0], **self.options
-        )
+        net = anytime.create_model(self.model, num_classes=len(data.classes), in_channels=data.shape[0])
+        return net.to(torch.accelerator.current_accelerator(check_available=True) or "cpu")
 
     def train(self, data_folder: Path | None, output: Path, records: Path, command: str) -> dict[str, Any]:
         """Train, or go on training, or find it trained; measure; write the record."""
         data, folder = self.load_data(data_folder), output / self.name
-        if (folder / "model.safetensors").is_file():
-            net = anytime.load(folder)
-        else:
-            net = self.network(data)
-            # Held-out images are looked at in the end only: after each epoch they would cost more than the training.
-            bare, recipe = replace(data, validation=None), anytime.Recipe(**self.recipe)
-            anytime.fit(net, bare, self.scheme, recipe=recipe, seed=self.seed, output=folder, resume=True)
+        net = self.network(data)
+        # Held-out images are looked at in the end only: after each epoch they would cost more than the training.
+        bare, recipe = replace(data, validation=None, test=None), anytime.Recipe(**self.recipe)
+        anytime.fit(net, bare, self.scheme, recipe=recipe, seed=self.seed, output=folder, resume=True)
         record = self.record(net, data, folder, command)
         write_json(records / f"{self.name}.json", record)
         return record
@@ -93,8 +92,10 @@ class Run:
         return {
             "name": self.name,
             "command": command,
-            "run": asdict(self),
-            "versions": {"anytime": _version(), **about["versions"]},
+            "run": self.as_json(),
+            "data": {"name": data.name, "classes": len(data.classes), "shape": list(data.shape)},
+            "versions": {"anytime": version("anytime"), **about["versions"]},
+            "device": next(net.parameters()).device.type,
             # What it takes undisturbed: an epoch during which the machine was paused would count for hours.
             "seconds": round(statistics.median(epoch["seconds"] for epoch in log) * len(log), 1),
             "trained_on": len(data.train),
@@ -108,33 +109,42 @@ class Run:
         }
 
 
-def make(preset: str, model: str, data: str, scheme: str, seed: int = 0, **options: Any) -> Run:
-    """A run in the paper's setting, for GPUs, or in one that two processor cores finish in a night."""
-    natural = {"cifar10", "cifar100", "imagenet"}
+LAPTOP_SIZE = 16
+"""Height and width of images in the laptop's setting."""
+
+
+def make(preset: str, model: str, data: str, scheme: str, seed: int = 0, few: bool = False) -> Run:
+    """A run in the paper's setting, for GPUs, or in one that two processor cores finish in a night.
+
+    Args:
+        preset: ``paper`` or ``laptop``.
+        model: a name that ``create_model`` knows.
+        data: a data set's name.
+        scheme: a weight scheme's name.
+        seed: of everything.
+        few: on the laptop, few images very often rather than many images a few times.
+    """
     if preset == "laptop":
-        # Few small images and many epochs: the late exits' losses become small against the early ones', as they do on
-        # all images in 300 epochs of GPUs. That is where weight schemes differ.
-        recipe = {"epochs": 150, "batch_size": 128, "pad": 2, "flip": data in natural}
-        return Run(model, data, scheme, seed, 3000, 16, recipe, options)
+        images, epochs, batch = (3000, 150, 128) if few else (15000, 8, 32)
+        recipe = {"epochs": epochs, "batch_size": batch, "pad": 2, "flip": data != "svhn"}
+        return Run(model, data, scheme, seed, images, LAPTOP_SIZE, recipe)
     paper = {"cifar10": "cifar", "cifar100": "cifar", "svhn": "svhn", "imagenet": "imagenet"}
-    return Run(model, data, scheme, seed, None, None, asdict(RECIPES[paper[data]]), options)
+    return Run(model, data, scheme, seed, None, None, asdict(RECIPES[paper[data]]))
 
 
 def _measured(curve: Curve) -> dict[str, Any]:
     return {"images": curve.images, "errors": curve.errors, "losses": curve.losses}
 
 
-def _version() -> str:
-    from importlib.metadata import version
-
-    return version("anytime")
-
-
 def find_data(folder: Path, name: str) -> Path:
     """The folder of a data set among others: named as it, or beginning so (cifar10-30k)."""
-    found = [path for path in sorted(folder.iterdir()) if path.name == name or path.name.startswith(f"{name}-")]
+    folders = sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
+    found = [path for path in folders if path.name == name or path.name.startswith(f"{name}-")]
     if not found:
-        raise anytime.AnytimeError(f"{folder} has no folder {name} or {name}-…; leave --data out to use the Hub")
+        has = f"it has {', '.join(path.name for path in folders)}" if folders else "there is no folder in it"
+        raise anytime.AnytimeError(
+            f"--data {folder} has no folder {name} or {name}-…: {has}. Leave --data out to use the Hub"
+        )
     return found[0]
 
 

@@ -5,11 +5,11 @@ from functools import partial
 from pathlib import Path
 
 from anytime.plot import plot_lines
-from experiments.records import Records, Section
+from experiments.records import Records, Section, spread
 from experiments.runner import DATA_SETS, Run, make
 
 TITLE = "Final AdaLoss weights by data set (Fig. 5c)"
-MODEL = {"paper": "resann-25-32", "laptop": "resann-3-32"}
+MODEL = {"paper": "resann-25-32", "laptop": "resann-5-8"}
 SEEDS = {"paper": 1, "laptop": 3}
 FROM_EASY = ("svhn", "cifar10", "cifar100")
 
@@ -32,14 +32,14 @@ def show(preset: str, records: Records) -> Section:
         return section
     section.text.append(
         f"{MODEL[preset]}; a weight's place is its exit's number over the number of exits, and their mean place, each "
-        "weighed by itself, says how far at the end they lie: 0.5 and a little where all are alike, 1 where the last "
-        "exit has all."
+        "weighed by itself, says how far at the end they lie: 50 % and a little where all are alike, 100 % where the "
+        "last exit has all."
     )
     places = {data: [concentration(each) for each in found] for data, found in weights.items()}
     section.table(
-        ["data set", "mean place of the weights", "weight of the first exit / of the last", "n"],
+        ["data set", "mean place of the weights, %", "weight of the first exit / of the last, %", "n"],
         [
-            [data, _spread(found), _spread([each[0] / each[-1] for each in weights[data]]), len(found)]
+            [data, spread(found), spread([each[0] / each[-1] for each in weights[data]]), len(found)]
             for data, found in places.items()
         ],
     )
@@ -47,18 +47,13 @@ def show(preset: str, records: Records) -> Section:
         order = sorted(places, key=lambda data: statistics.mean(places[data]))
         agrees = "as in the paper" if order == list(FROM_EASY) else "the paper has svhn, cifar10, cifar100"
         section.text.append(f"From least to most concentrated at the end: {', '.join(order)} ({agrees}).")
-    section.figures.append(("Final weights against depth", partial(_draw, weights)))
+    section.figures["weights"] = ("Final weights against depth", partial(_draw, weights))
     return section
 
 
 def concentration(weights: list[float]) -> float:
     """The mean place of the weights, from 0 to 1."""
     return sum(weight * (i + 1) / len(weights) for i, weight in enumerate(weights)) / sum(weights)
-
-
-def _spread(values: list[float]) -> str:
-    mean = f"{statistics.mean(values):.3f}"
-    return mean if len(values) == 1 else f"{mean} ± {statistics.stdev(values):.3f}"
 
 
 def _draw(weights: dict[str, list[list[float]]], path: Path) -> Path:

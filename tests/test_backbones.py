@@ -58,6 +58,7 @@ def test_the_paper_doubles_msdnets_macs():
         ("msdnet32", [4, 11, 18, 25, 32]),
         ("msdnet-cifar", [4, 6, 8, 10, 12, 14, 16, 18, 20, 22]),
         ("msdnet-cifar-budgeted", [1, 3, 6, 10, 15]),
+        ("msdnet-cifar-4-2-1", [2, 3, 4, 5]),
         ("msdnet-imagenet-step4", [4, 8, 12, 16, 20]),
     ],
 )

@@ -84,13 +84,15 @@ Runner = Callable[[Sequence[str], Callable[[str], object], threading.Event], tup
 def _locally(at_once: int) -> Runner:
     """Gives each job its cores, and one GPU after the other where there are some."""
     gpus = torch.cuda.device_count()
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    names = visible.split(",") if visible else [str(number) for number in range(gpus)]
     slots: queue.Queue[int] = queue.Queue()
     for slot in range(at_once):
         slots.put(slot)
 
     def run(arguments: Sequence[str], say: Callable[[str], object], stopped: threading.Event) -> tuple[int, str]:
         slot = slots.get()
-        extra = {"CUDA_VISIBLE_DEVICES": str(slot % gpus)} if gpus > 1 and at_once > 1 else {}
+        extra = {"CUDA_VISIBLE_DEVICES": names[slot % gpus]} if gpus > 1 and at_once > 1 else {}
         if at_once > 1:
             extra["OMP_NUM_THREADS"] = str(max(1, cores() // at_once))
         try:
@@ -162,7 +164,10 @@ def _on_ray() -> Runner:
                 return 130, "stopped"
             done, _ = ray.wait([reference], timeout=0.5)
             if done:
-                code, last, lines = ray.get(reference)
+                try:
+                    code, last, lines = ray.get(reference)
+                except ray.exceptions.RayError as error:  # its worker or its host is gone
+                    return 1, str(error).strip().splitlines()[0]
                 for line in lines:
                     say(line)
                 return code, last

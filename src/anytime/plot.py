@@ -1,6 +1,6 @@
 """Pictures: error against cost, weights against depth."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -153,32 +153,37 @@ def plot_budgets(curve: Curve, budgeted: Mapping[str, Sequence[Budgeted]], path:
 
 
 def plot_held(
-    curves: Mapping[str, Sequence[tuple[Sequence[float], Sequence[float]]]], path: str | Path, title: str = ""
+    curves: Mapping[str, Sequence[tuple[Sequence[float], Sequence[float]]]],
+    path: str | Path,
+    title: str = "",
+    dashed: Collection[str] = (),
+    points: Collection[str] = (),
 ) -> Path:
-    """Draw error against budget: each prediction is held until the next one; single points are marked alone.
+    """Draw error against budget: each prediction is held until the next one.
 
     Args:
-        curves: by name, costs and errors, once for each seed; with several seeds, the mean and its standard deviation
-            where they have the same costs. Names that begin with ``OPT`` are drawn as points.
+        curves: by name, costs and errors, once for each seed; of several seeds with the same costs, the mean and bars
+            of one standard deviation.
         path: where to write the picture; its ending says the format.
         title: above it.
+        dashed: names whose lines are thin and dashed.
+        points: names that are drawn as points, without a line.
     """
     plt = _pyplot()
     figure, axis = plt.subplots(figsize=(7.4, 4.8), layout="constrained")
     end = 1.02 * max(max(costs) for seeds in curves.values() for costs, _ in seeds) / 1e6
     for (name, seeds), colour in zip(curves.items(), _COLOURS * len(curves), strict=False):
-        for i, (costs, errors) in enumerate(seeds):
-            x, y = [cost / 1e6 for cost in costs], [100 * error for error in errors]
+        thin = name in dashed
+        style = {"color": colour, "linewidth": 1.2 if thin else 1.9, "linestyle": "--" if thin else "-"}
+        for i, (costs, means, deviations) in enumerate(_pooled(seeds)):
+            x, y = [cost / 1e6 for cost in costs], [100 * error for error in means]
             label = name if i == 0 else None
-            if name.startswith("OPT"):
+            if name in points:
                 axis.plot(x, y, "*", color="black", markersize=9, label=label, zorder=3)
                 continue
-            alone = "alone" in name
-            style = {"color": colour, "linewidth": 1.2 if alone else 1.9, "linestyle": "--" if alone else "-"}
-            axis.step(
-                [*x, 1.02 * end], [*y, y[-1]], where="post", label=label, alpha=1 if len(seeds) == 1 else 0.6, **style
-            )
-            axis.plot(x, y, "o", color=colour, markersize=3)
+            axis.step([*x, 1.02 * end], [*y, y[-1]], where="post", label=label, **style)
+            bars = [100 * deviation for deviation in deviations] if any(deviations) else None
+            axis.errorbar(x, y, bars, fmt="o", color=colour, markersize=3, capsize=2, linewidth=1)
     axis.set_ylabel("test error (%)")
     axis.set_xlabel("budget (million multiply-accumulates)")
     axis.set_xlim(0, end)
@@ -262,12 +267,16 @@ def plot_bars(
         y_name: what the values are, with their unit.
     """
     plt = _pyplot()
+    every = dict.fromkeys(name for named in groups.values() for name in named)
+    names = dict(zip(every, _COLOURS * len(every), strict=False))
     size = (2.6 + 2.6 * len(groups), 3.8)
     figure, axes = plt.subplots(1, len(groups), figsize=size, sharey=True, squeeze=False, layout="constrained")
     for axis, (group, named) in zip(axes[0], groups.items(), strict=True):
-        width = 0.8 / len(named)
-        for i, ((name, values), colour) in enumerate(zip(named.items(), _COLOURS * len(named), strict=False)):
-            means, deviations = _mean_and_deviation(values)
+        width = 0.8 / len(names)
+        for i, (name, colour) in enumerate(names.items()):
+            means, deviations = _mean_and_deviation(named.get(name, []))
+            if not means:
+                continue
             where = [place - 0.4 + width * (i + 0.5) for place in range(len(places))]
             scaled = [100 * mean for mean in means], [100 * deviation for deviation in deviations]
             axis.bar(where, scaled[0], width, yerr=scaled[1], color=colour, label=name, capsize=2)
@@ -279,6 +288,13 @@ def plot_bars(
             axis.get_legend().remove()
     axes[0][0].set_ylabel(y_name)
     return _written(plt, figure, path)
+
+
+def _pooled(seeds: Sequence[tuple[Sequence[float], Sequence[float]]]) -> list[tuple[Any, list[float], list[float]]]:
+    """Costs, mean errors and their deviations: of all seeds together if they have the same costs, or of each."""
+    if len({tuple(costs) for costs, _ in seeds}) == 1:
+        return [(seeds[0][0], *_mean_and_deviation(list(zip(*(errors for _, errors in seeds), strict=True))))]
+    return [(costs, *_mean_and_deviation([[error] for error in errors])) for costs, errors in seeds]
 
 
 def _mean_and_deviation(values: Sequence[Sequence[float]]) -> tuple[list[float], list[float]]:

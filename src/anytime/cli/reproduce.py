@@ -7,20 +7,25 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
+import torch
+
 import anytime
 from anytime.cli.app import Option, app, typer
 from anytime.errors import AnytimeError
 from anytime.jobs import Job, cores, run_jobs
 
 
-def _experiments() -> Any:
+def _experiments(preset: str) -> Any:
     """The package beside the sources, or in the present folder."""
     sources = Path(anytime.__file__ or ".").resolve()
     for root in (sources.parents[2], Path.cwd()):
-        if (root / "experiments" / "runner.py").is_file():
+        if (root / "experiments" / "table_weights.py").is_file():
             if str(root) not in sys.path:
                 sys.path.insert(0, str(root))
-            return importlib.import_module("experiments")
+            experiments = importlib.import_module("experiments")
+            if preset not in experiments.PRESETS:
+                raise AnytimeError(f"--preset {preset}; it is one of {', '.join(experiments.PRESETS)}")
+            return experiments
     raise AnytimeError(
         "the experiments are not part of the installed package: get the project's sources and run this in their folder"
     )
@@ -31,7 +36,7 @@ def reproduce(
     name: Annotated[str | None, typer.Argument(help="Which experiment; --list shows them.")] = None,
     preset: Annotated[str, Option(help="paper: its own setting, for GPUs. laptop: two cores, a night.")] = "laptop",
     data: Annotated[Path | None, Option(help="A folder with the data sets in it; otherwise the Hub's.")] = None,
-    jobs: Annotated[int, Option(help="Trainings at the same time; 0: one for each core.")] = 0,
+    jobs: Annotated[int, Option(help="Trainings at the same time; 0: one for each GPU, or core.")] = 0,
     cluster: Annotated[bool, Option("--cluster", help="Run them as tasks of a Ray cluster.")] = False,
     output: Annotated[Path, Option(help="Where the runs' folders go.")] = Path("runs/reproduce"),
     records: Annotated[Path | None, Option(help="Where the records go; otherwise experiments/records.")] = None,
@@ -47,9 +52,7 @@ def reproduce(
     - `anytime reproduce table_weights --dry-run --data DIR`
     - `anytime reproduce eann --preset laptop --data DIR`
     """
-    experiments = _experiments()
-    if preset not in experiments.PRESETS:
-        raise AnytimeError(f"--preset {preset}; it is one of {', '.join(experiments.PRESETS)}")
+    experiments = _experiments(preset)
     kept = importlib.import_module("experiments.records")
     where: Path = records or kept.HERE
     done = kept.Records.read(where)
@@ -61,8 +64,13 @@ def reproduce(
         return
     if name not in experiments.EXPERIMENTS:
         raise AnytimeError(f"there is no experiment {name!r}; there are: {', '.join(experiments.EXPERIMENTS)}")
-    runs = [run for run in experiments.load(name).runs(preset) if run.name not in done]
-    at_once = jobs or cores()
+    wanted = experiments.load(name).runs(preset)
+    done.of(wanted)  # they are what they are called
+    runs = [run for run in wanted if run.name not in done]
+    if data is not None:
+        for each in {run.data for run in runs}:
+            importlib.import_module("experiments.runner").find_data(data, each)
+    at_once = jobs or torch.cuda.device_count() or cores()
     if dry_run:
         importlib.import_module("experiments.estimate").estimate(runs, data, at_once)
         return
@@ -72,25 +80,29 @@ def reproduce(
     run_jobs(
         [Job(run.name, [script, json.dumps(asdict(run)), *places, command]) for run in runs], at_once, cluster
     )  # fmt: skip
-    print(f"{name}: all runs are done; anytime report shows them")
+    also = f" --preset {preset}" if preset != "laptop" else ""
+    also += f" --records {records}" if records else ""
+    print(f"{name}: all runs are done; anytime report{also} shows them")
 
 
 @app.command()
 def report(
     preset: Annotated[str, Option(help="Whose runs: laptop or paper.")] = "laptop",
     records: Annotated[Path | None, Option(help="Where the records are; otherwise experiments/records.")] = None,
-    markdown: Annotated[Path, Option(help="The Markdown file; pictures go beside it.")] = Path("docs/REPRODUCTION.md"),
-    page: Annotated[Path, Option(help="The HTML page, with everything in it.")] = Path("docs/reproduction.html"),
+    folder: Annotated[Path | None, Option(help="Where it goes; otherwise docs, or docs/paper for that preset.")] = None,
 ) -> None:
-    """Make the page and the Markdown of what the records say, beside the paper's numbers.
+    """Write REPRODUCTION.md, with pictures, and reproduction.html: what the records say, beside the paper's numbers.
 
     Example:
     - `anytime report --preset laptop`
     """
-    experiments = _experiments()
-    if preset not in experiments.PRESETS:
-        raise AnytimeError(f"--preset {preset}; it is one of {', '.join(experiments.PRESETS)}")
+    experiments = _experiments(preset)
     kept = importlib.import_module("experiments.records")
     made = importlib.import_module("experiments.report")
-    made.write_report(preset, kept.Records.read(records or kept.HERE), markdown, page)
-    print(f"Wrote {markdown} and {page}")
+    where: Path = records or kept.HERE
+    if not where.is_dir():
+        raise AnytimeError(f"--records {where} is no folder: anytime reproduce makes records")
+    docs = Path(experiments.__path__[0]).parent / "docs"
+    folder = folder or (docs if preset == "laptop" else docs / preset)
+    made.write_report(preset, kept.Records.read(where), folder)
+    print(f"Wrote {folder / 'REPRODUCTION.md'} and {folder / 'reproduction.html'}")

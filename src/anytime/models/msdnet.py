@@ -6,6 +6,7 @@ features at several scales, so that even the first exits see coarse ones; exits 
 
 import itertools
 import math
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -44,9 +45,11 @@ MODELS = {
 
 
 def from_name(name: str) -> tuple[type[AnytimeNetwork], dict[str, Any]] | None:
-    """What a name stands for."""
+    """What a name stands for: one of ``MODELS``, or ``msdnet-cifar-{blocks}-{base}-{step}`` for small images."""
     if name in _OF_THE_PAPER:
         return BlockMSDNet, {"units": _OF_THE_PAPER[name]}
+    if match := re.fullmatch(r"msdnet-cifar-(\d+)-(\d+)-(\d+)", name):
+        return MSDNet, {**_CIFAR, **dict(zip(("blocks", "base", "step"), map(int, match.groups()), strict=True))}
     return (MSDNet, _ORIGINALS[name]) if name in _ORIGINALS else None
 
 
