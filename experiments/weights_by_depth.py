@@ -57,4 +57,4 @@ def show(preset: str, records: Records) -> Section:
 
 def _draw(lines: dict[str, list[list[float]]], depths: tuple[int, ...], path: Path) -> Path:
     shown = {label: [[100 * value for value in each] for each in found] for label, found in lines.items()}
-    return plot_lines(shown, list(depths), path, "exit", "more training loss than OPT (%)")
+    return plot_lines(shown, list(depths), path, "exit", "more training loss than OPT (%)", linear_to=20)

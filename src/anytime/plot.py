@@ -226,6 +226,7 @@ def plot_lines(
     x_name: str,
     y_name: str,
     bottom: float | None = None,
+    linear_to: float | None = None,
 ) -> Path:
     """Draw a mean line for each name, with bars of one standard deviation where there are several seeds.
 
@@ -236,6 +237,7 @@ def plot_lines(
         x_name: what x is, with its unit.
         y_name: what the values are, with their unit.
         bottom: where the vertical axis begins.
+        linear_to: from here on, up and down, the vertical axis is logarithmic.
     """
     plt = _pyplot()
     figure, axis = plt.subplots(figsize=(7, 4.2), layout="constrained")
@@ -246,6 +248,13 @@ def plot_lines(
     axis.set_xlabel(x_name)
     axis.set_ylabel(y_name)
     axis.set_ylim(bottom=bottom)
+    if linear_to is not None:
+        axis.set_yscale("symlog", linthresh=linear_to, linscale=1.5)
+        low, high = axis.get_ylim()
+        ticks = [sign * digit * 10.0**power for sign in (1, -1) for power in range(7) for digit in (1, 2, 5)]
+        axis.set_yticks([0, *(tick for tick in ticks if low <= tick <= high and abs(tick) >= linear_to / 2)])
+        axis.yaxis.set_major_formatter("{x:g}")
+        axis.minorticks_off()
     _plain(axis)
     return _written(plt, figure, path)
 
