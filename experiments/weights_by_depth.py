@@ -1,10 +1,11 @@
 """Fig. 2a: relative increase in training loss over OPT, by depth, of four weight schemes; 15 units."""
 
+import statistics
 from functools import partial
 from pathlib import Path
 
 from anytime.plot import plot_lines
-from experiments.records import Records, Section, spread
+from experiments.records import Records, Section, percent, spread
 from experiments.runner import Run, make
 
 TITLE = "Training loss over OPT by depth (Fig. 2a)"
@@ -47,12 +48,24 @@ def show(preset: str, records: Records) -> Section:
         return section
     header = ["exit", *map(str, DEPTHS[preset])]
     section.table(header, [[k, *(spread(c, 0) for c in zip(*found, strict=True))] for k, found in lines.items()])
+    section.text.append(_verdict(lines, DEPTHS[preset]))
     section.text.append(
-        "The paper (a plot without numbers): CONST is increasingly worse than OPT with depth, Half-End bad early and "
-        "good at the end, AdaLoss about equally near to OPT at all depths."
+        "The paper (a plot without numbers): CONST has high relative losses in late layers; Half-End improves the "
+        "final loss at the cost of significant increases early; AdaLoss has roughly even increases and is much "
+        "better than CONST in late layers."
     )
     section.figures["increase"] = ("Training loss over OPT by depth", partial(_draw, lines, DEPTHS[preset]))
     return section
+
+
+def _verdict(lines: dict[str, list[list[float]]], depths: tuple[int, ...]) -> str:
+    """What each scheme costs at its worst and at the last exit."""
+    said = []
+    for label, found in lines.items():
+        means = [statistics.mean(column) for column in zip(*found, strict=True)]
+        worst = max(range(len(depths)), key=means.__getitem__)
+        said.append(f"{label} {percent(means[-1], 0)} % (at worst {percent(means[worst], 0)} %, exit {depths[worst]})")
+    return f"At the last exit: {'; '.join(said)}."
 
 
 def _draw(lines: dict[str, list[list[float]]], depths: tuple[int, ...], path: Path) -> Path:
