@@ -120,3 +120,13 @@ def test_a_missing_tensor_is_not_taken_from_another(tmp_path):
     write_tensors(path, tensors, about)
     with pytest.raises(anytime.AnytimeError, match=gone.replace(".", r"\.")):
         anytime.load(tmp_path)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_a_network_comes_back_in_the_precision_that_it_was_saved_in(tmp_path, dtype):
+    net = anytime.create_model("resann-1-4").to(dtype).eval()
+    anytime.save(net, tmp_path)
+    again = anytime.load(tmp_path)
+    for name, tensor in net.state_dict().items():
+        assert again.state_dict()[name].dtype == tensor.dtype
+        assert torch.equal(again.state_dict()[name], tensor)

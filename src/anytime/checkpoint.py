@@ -69,7 +69,9 @@ def load(folder: str | Path, net: AnytimeNetwork | None = None) -> AnytimeNetwor
     state = net.state_dict()
     tensors |= {name: tensors[twin] for name, twin in _tied(state).items() if name not in tensors and twin in tensors}
     for name, expected in state.items():
-        if name in tensors and tensors[name].dtype != expected.dtype:
+        if name not in tensors or tensors[name].dtype == expected.dtype:
+            continue
+        if not (build and tensors[name].is_floating_point() and expected.is_floating_point()):  # net.half() was saved
             raise AnytimeError(f"{folder}: model.safetensors has {name} as {tensors[name].dtype}, not {expected.dtype}")
     try:
         net.load_state_dict(tensors, assign=build)
