@@ -11,12 +11,12 @@ from experiments.records import Records, Section, percent, spread
 from experiments.runner import Run, make
 
 TITLE = "Backbones at like cost (Fig. 4f, Table b)"
-MODELS = {
-    "paper": ("resann50", "denseann169", "msdnet38"),
-    "laptop": ("resann-5-8", "denseann-46-5", "msdnet-cifar-4-2-1"),
+SEEDS = {
+    "paper": {"resann50": 1, "denseann169": 1, "msdnet38": 1},
+    "laptop": {"resann-5-8": 3, "denseann-46-5": 1, "msdnet-cifar-4-2-1": 1},
 }
+"""Of each model, how many."""
 DATA = {"paper": "imagenet", "laptop": "svhn"}
-SEEDS = {"paper": 1, "laptop": 3}
 PAPER = {
     "ResANN50, CONST": (54.34, 35.61, 27.23, 25.14),
     "ResANN50, AdaLoss": (54.98, 34.92, 26.59, 24.42),
@@ -32,8 +32,8 @@ def runs(preset: str) -> list[Run]:
     scheme = {"paper": "adaloss:final_extra=1.0", "laptop": "adaloss"}[preset]
     return [
         make(preset, model, DATA[preset], each, seed)
-        for seed in range(SEEDS[preset])
-        for model in MODELS[preset]
+        for model, seeds in SEEDS[preset].items()
+        for seed in range(seeds)
         for each in ("const", scheme)
     ]
 
