@@ -78,13 +78,13 @@ STYLE = """
 :root { color-scheme: light dark; }
 body { font: 16px/1.55 system-ui, sans-serif; max-width: 62rem; margin: 0 auto; padding: 1rem; }
 h1 { font-size: 1.6rem; } h2 { font-size: 1.25rem; margin-top: 2.5rem; }
-img { max-width: 100%; height: auto; background: white; border-radius: 4px; }
+img { width: 100%; min-width: 33rem; max-width: 52rem; height: auto; background: white; border-radius: 4px; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; font-size: 0.92rem; font-variant-numeric: tabular-nums; }
 th, td { padding: 0.25rem 0.7rem; text-align: right; border-bottom: 1px solid #8884; white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; white-space: normal; min-width: 7rem; }
 code { background: #8882; padding: 0.1rem 0.3rem; border-radius: 3px; overflow-wrap: anywhere; }
-nav a { margin-right: 1rem; display: inline-block; } .about { color: #888; }
+nav a { margin-right: 1rem; display: inline-block; } .about { color: #777; }
 """
 
 
@@ -99,7 +99,8 @@ def as_page(preset: str, sections: dict[str, Section], folder: Path) -> str:
         body.append(f'<p class="about">{_inline(command)}</p>')
         for path, caption, _ in _pictures(name, section):
             picture = base64.b64encode((folder / path).read_bytes()).decode()
-            body.append(f'<img alt="{html.escape(caption)}" src="data:image/png;base64,{picture}">')
+            image = f'<img alt="{html.escape(caption)}" src="data:image/png;base64,{picture}">'
+            body.append(f'<div class="wide">{image}</div>')
         body += [_table(text) if text.startswith("|") else f"<p>{_inline(text)}</p>" for text in section.text]
         body.append("</section>")
     head = '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'

@@ -279,7 +279,7 @@ def plot_bars(
     every = dict.fromkeys(name for named in groups.values() for name in named)
     names = dict(zip(every, _COLOURS * len(every), strict=False))
     size = (2.6 + 2.6 * len(groups), 3.8)
-    figure, axes = plt.subplots(1, len(groups), figsize=size, sharey=True, squeeze=False, layout="constrained")
+    figure, axes = plt.subplots(1, len(groups), figsize=size, squeeze=False, layout="constrained")
     for axis, (group, named) in zip(axes[0], groups.items(), strict=True):
         width = 0.8 / len(names)
         for i, (name, colour) in enumerate(names.items()):
