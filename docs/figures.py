@@ -33,8 +33,8 @@ COMMANDS = {
     "exit_tax": "python benchmarks/exit_tax.py",
     "exit_tax_wide": "python benchmarks/exit_tax.py resann-7-32 1.08 11",
     "early_exit": "python benchmarks/early_exit.py runs/cifar10-resann-5-16",  # docs/early-exit.md trains it
-    "eann_parallel": "python benchmarks/eann_parallel.py",
-    "eann_parallel_ray": "python benchmarks/eann_parallel.py --ray",
+    "eann_parallel": "python benchmarks/eann_parallel.py 30",
+    "eann_parallel_ray": "python benchmarks/eann_parallel.py 30 --ray",
     "demo": "anytime demo",
     "budgets": "anytime evaluate runs/cifar10-resann-5-16 --budgets",
     **{

@@ -278,7 +278,8 @@ def plot_bars(
     plt = _pyplot()
     every = dict.fromkeys(name for named in groups.values() for name in named)
     names = dict(zip(every, _COLOURS * len(every), strict=False))
-    size = (2.6 + 2.6 * len(groups), 3.8)
+    shown: dict[str, Any] = {}
+    size = (2.6 + 2.6 * len(groups), 4.0)
     figure, axes = plt.subplots(1, len(groups), figsize=size, squeeze=False, layout="constrained")
     for axis, (group, named) in zip(axes[0], groups.items(), strict=True):
         width = 0.8 / len(names)
@@ -292,10 +293,13 @@ def plot_bars(
         axis.set_xticks(range(len(places)), places)
         axis.set_xlabel(x_name)
         axis.set_title(group, loc="left")
+        for bars in axis.containers:
+            shown.setdefault(bars.get_label(), bars)
         _plain(axis)
-        if axis is not axes[0][0]:
-            axis.get_legend().remove()
+        axis.get_legend().remove()
     axes[0][0].set_ylabel(y_name)
+    named_bars = {name: shown[name] for name in names}
+    figure.legend(named_bars.values(), named_bars, loc="outside lower center", ncols=len(names), frameon=False)
     return _written(plt, figure, path)
 
 
