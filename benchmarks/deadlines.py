@@ -38,8 +38,8 @@ def main(name: str, predictions: int) -> None:
             prediction = anytime.predict(net, x, deadline=deadline)
         except anytime.Unfinished as error:
             unfinished += 1
-            if error.prediction is None:  # refused at once, rightly if there is no time for exit 1
-                wrong += deadline > again.alone[0]
+            if error.prediction is None:  # refused at once, rightly if there was no time left for exit 1
+                wrong += deadline > error.seconds + error.needed
             else:  # exit 1 came, but after the deadline
                 wrong += error.prediction.seconds <= deadline
             continue

@@ -55,7 +55,6 @@ ENSEMBLES = {
         Ensemble("imagenet", ILSVRC, ILSVRC, adaloss="adaloss:final_extra=1.0"),
     ],
     "laptop": [
-        Ensemble("svhn", [f"resann-{n}-8" for n in (1, 2, 5)], [f"resann-{n}-8" for n in (1, 2, 3, 5)]),
         Ensemble("cifar10", [f"resann-{n}-8" for n in (1, 2, 4)], [f"resann-{n}-8" for n in (1, 2, 3, 4)], few=True),
     ],
 }
