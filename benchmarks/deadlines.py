@@ -39,7 +39,7 @@ def main(name: str, predictions: int) -> None:
         except anytime.Unfinished as error:
             unfinished += 1
             if error.prediction is None:  # refused at once, rightly if there was no time left for exit 1
-                wrong += deadline > error.seconds + error.needed
+                wrong += deadline > error.seconds + (error.needed or 0.0)
             else:  # exit 1 came, but after the deadline
                 wrong += error.prediction.seconds <= deadline
             continue
