@@ -27,10 +27,19 @@ CONVERTED = {
     "vit": ("vit", "--epochs 20 --exits vit.layers.0,vit.layers.1,vit.layers.2"),
     "vit_even": ("vit", "--epochs 20"),
 }
+BENCHMARKS = [
+    "exit_tax",
+    "pipeline",
+    "epoch_overhead",
+    "data_parallel",
+    "memory",
+    "steps",
+    "import_time",
+    "deadlines",
+    "start_stop",
+]
 COMMANDS = {
-    **{name: f"python benchmarks/{name}.py" for name in ("pipeline", "epoch_overhead", "data_parallel", "memory")},
-    **{name: f"python benchmarks/{name}.py" for name in ("steps", "import_time", "deadlines", "start_stop")},
-    "exit_tax": "python benchmarks/exit_tax.py",
+    **{name: f"python benchmarks/{name}.py" for name in BENCHMARKS},
     "exit_tax_wide": "python benchmarks/exit_tax.py resann-7-32 1.08 11",
     "early_exit": "python benchmarks/early_exit.py runs/cifar10-resann-5-16",  # docs/early-exit.md trains it
     "eann_parallel": "python benchmarks/eann_parallel.py 30",
@@ -114,11 +123,10 @@ def convert() -> str:
 
 def weights() -> str:
     """The rows of the report's table of weight schemes for one data set, and the paper's."""
-    header, line, *rows = re.findall(r"^\|.*\|$", (DOCS / "REPRODUCTION.md").read_text(encoding="utf-8"), re.M)
-    tables = [header, line, *rows]
-    begin = next(i for i, row in enumerate(tables) if "0.25 of the cost" in row)
-    chosen = [row for row in tables[begin + 2 :] if re.match(r"\| (svhn|the paper), ", row)][:6]
-    return "\n" + "\n".join([*tables[begin : begin + 2], *chosen]) + "\n"
+    _, _, report = (DOCS / "REPRODUCTION.md").read_text(encoding="utf-8").partition("(Table a)")
+    header, line, *rows = re.findall(r"^\|.*\|$", report.partition("\n## ")[0], re.M)
+    chosen = [row for row in rows if re.match(r"\| (svhn|the paper), ", row)]
+    return "\n" + "\n".join([header, line, *chosen]) + "\n"
 
 
 def left_early(percent: float) -> str:

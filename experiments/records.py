@@ -76,6 +76,12 @@ def _exits(model: str) -> int:
         return anytime.create_model(model).exits
 
 
+def loss_left(record: Record) -> float:
+    """The last exit's training loss as a part of the first's: AdaLoss moves weight by that."""
+    losses = record["train"]["losses"]
+    return losses[-1] / losses[0]
+
+
 def percent(value: float | None, digits: int = 1) -> str:
     """A share, for a table."""
     return "–" if value is None else f"{100 * value:.{digits}f}"

@@ -4,7 +4,7 @@ import statistics
 from dataclasses import replace
 from typing import Any
 
-from experiments.records import Record, Records, Section, spread
+from experiments.records import Record, Records, Section, loss_left, spread
 from experiments.runner import DATA_SETS, Run, make
 
 TITLE = "What was tried to find the laptop's setting"
@@ -42,7 +42,7 @@ def show(preset: str, records: Records) -> Section:
     for what, schemes in settings.items():
         if set(SCHEMES) <= set(schemes):
             const, adaloss, opt = ([r["test"]["errors"][-1] for r in schemes.get(s, [])] for s in (*SCHEMES, "opt"))
-            left = statistics.mean(r["train"]["losses"][-1] / r["train"]["losses"][0] for r in schemes["const"])
+            left = statistics.mean(map(loss_left, schemes["const"]))
             rows.append([what, f"{left:.2f}", spread(const), spread(adaloss), spread(opt)])
     if not rows:
         section.text.append("Nothing was tried for this preset.")

@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 
 from anytime.plot import plot_lines
-from experiments.records import Record, Records, Section, spread
+from experiments.records import Records, Section, loss_left, spread
 from experiments.runner import DATA_SETS, Run, make
 
 TITLE = "Final AdaLoss weights by data set (Fig. 5c)"
@@ -48,7 +48,11 @@ def show(preset: str, records: Records) -> Section:
         agrees = "as in the paper" if order == list(FROM_EASY) else f"the paper has {', '.join(FROM_EASY)}"
         section.text.append(f"From least to most concentrated at the end: {', '.join(order)} ({agrees}).")
         if order != list(FROM_EASY):
-            left = ", ".join(f"{data} {spread(found, 0)} %" for data, found in _losses_left(section.records).items())
+            losses = {
+                data: [loss_left(record) for record in section.records if record["run"]["data"] == data]
+                for data in FROM_EASY
+            }
+            left = ", ".join(f"{data} {spread(found, 0)} %" for data, found in losses.items())
             section.text.append(
                 "Why not as in the paper: the weights follow the training losses, of which the last exit keeps this "
                 f"part of the first's: {left}. In the paper's long trainings the last loss becomes small on every "
@@ -57,15 +61,6 @@ def show(preset: str, records: Records) -> Section:
             )
     section.figures["weights"] = ("Final weights against depth", partial(_draw, weights))
     return section
-
-
-def _losses_left(records: list[Record]) -> dict[str, list[float]]:
-    """By data set, the last exit's training loss as a part of the first's."""
-    left: dict[str, list[float]] = {}
-    for record in records:
-        losses = record["train"]["losses"]
-        left.setdefault(record["run"]["data"], []).append(losses[-1] / losses[0])
-    return left
 
 
 def concentration(weights: list[float]) -> float:

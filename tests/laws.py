@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import anytime
+from anytime.cost import counting
 
 
 def prefix_law(net, x):
@@ -102,3 +103,33 @@ def narrowing_law(net, x):
                 inside = inside if rows is None else inside[rows]
                 head = walk.send(rows)
         assert len(inside) < len(whole[0])
+
+
+def own_logits(model, x):
+    output = model(**x) if isinstance(x, dict) else model(x)
+    return output if isinstance(output, torch.Tensor) else output.logits
+
+
+def rows(x, which):
+    return {key: value[which] for key, value in x.items()} if isinstance(x, dict) else x[which]
+
+
+def conversion_law(model, x, net):
+    """What every conversion must keep."""
+    with torch.no_grad():
+        assert torch.equal(net(x)[-1], own_logits(model, x)), "the last exit is the model"
+        one = rows(x, slice(0, 1))
+        torch.testing.assert_close(net(one)[-1], own_logits(model, one), atol=1e-4, rtol=1e-3)
+        started = []
+        for i, stage in enumerate(net.stages):
+            stage.register_forward_pre_hook(lambda *_, i=i: started.append(i))
+        for step in net.steps(x):
+            assert started[-1] == step.exit, "a deeper stage has run"
+        if net.paused_because is None:
+            narrowing_law(net, rows(x, torch.tensor([0, 1, 0, 1])))
+    cost = anytime.costs(net, x)
+    with counting() as counter:
+        own_logits(model, x)
+    assert cost.macs[-1] == counter.get_total_flops() // 2 + sum(cost.heads)
+    assert cost.params[-1] <= sum(p.numel() for p in net.parameters()), "some have parameters that they never use"
+    assert cost.macs == sorted(set(cost.macs))

@@ -1,98 +1,14 @@
 """Any model becomes an anytime network: the same numbers, the same parameters, real stages."""
 
 import copy
-import importlib.util
-import re
-import warnings
-from pathlib import Path
 
 import laws
 import pytest
 import torch
 import torch.utils.checkpoint
-import zoo
 from torch import nn
 
 import anytime
-from anytime.cost import counting
-
-TABLE = Path(__file__).parent.parent / "docs" / "convert-models.md"
-EVERY_TIME = [
-    ("transformers", "ViT"),
-    ("transformers", "Swin"),
-    ("transformers", "ALBERT"),
-    ("transformers", "GPT-2"),
-    ("timm", "resnet18"),
-    ("torchvision", "mobilenet_v2"),
-]
-ALL = [("transformers", n) for n in zoo.TRANSFORMERS] + [("timm", n) for n in zoo.TIMM]
-ALL += [("torchvision", n) for n in zoo.TORCHVISION]
-
-
-def converted(library, name):
-    if importlib.util.find_spec(library) is None:
-        pytest.skip(f"{library} is not installed")
-    model, x = zoo.build(library, name)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return model, x, anytime.convert(model, x, exits=4).eval()
-
-
-def own_logits(model, x):
-    output = model(**x) if isinstance(x, dict) else model(x)
-    return output if isinstance(output, torch.Tensor) else output.logits
-
-
-def rows(x, which):
-    return {key: value[which] for key, value in x.items()} if isinstance(x, dict) else x[which]
-
-
-def check(model, x, net):
-    """What every conversion must keep."""
-    with torch.no_grad():
-        assert torch.equal(net(x)[-1], own_logits(model, x)), "the last exit is the model"
-        one = rows(x, slice(0, 1))
-        torch.testing.assert_close(net(one)[-1], own_logits(model, one), atol=1e-4, rtol=1e-3)
-        started = []
-        for i, stage in enumerate(net.stages):
-            stage.register_forward_pre_hook(lambda *_, i=i: started.append(i))
-        for step in net.steps(x):
-            assert started[-1] == step.exit, "a deeper stage has run"
-        if net.paused_because is None:
-            laws.narrowing_law(net, rows(x, torch.tensor([0, 1, 0, 1])))
-    cost = anytime.costs(net, x)
-    with counting() as counter:
-        own_logits(model, x)
-    assert cost.macs[-1] == counter.get_total_flops() // 2 + sum(cost.heads)
-    assert cost.params[-1] <= sum(p.numel() for p in net.parameters()), "some have parameters that they never use"
-    assert cost.macs == sorted(set(cost.macs))
-
-
-@pytest.mark.parametrize(("library", "name"), EVERY_TIME)
-def test_public_models(library, name):
-    model, x, net = converted(library, name)
-    check(model, x, net)
-    assert net.paused_because is None
-
-
-@pytest.mark.slow
-def test_all_public_models_and_their_table():
-    lines = ["| library | model | exits after | % of the cost | tensors that cross a cut |", "|---|---|---|---|---|"]
-    for library, name in ALL:
-        model, x, net = converted(library, name)
-        cost = anytime.costs(net, x)
-        shares = ", ".join(f"{100 * share:.0f}" for share in cost.fractions)
-        crossing = "paused" if net.paused_because else ", ".join(str(len(s.layout)) for s in list(net.stages)[:-1])
-        places = ", ".join(f"`{place}`" for place in net.places[:-1])
-        lines.append(f"| {library} | {name} | {places} | {shares} | {crossing} |")
-        check(model, x, net)
-    text = TABLE.read_text()
-    TABLE.write_text(text[: text.index("| library |")] + "\n".join(lines) + "\n")
-
-
-def test_the_table_has_every_model():
-    listed = re.findall(r"^\| (\w+) \| ([\w.-]+) \|", TABLE.read_text(), re.M)[1:]
-    assert listed == ALL, "run: make test-slow"
 
 
 class Block(nn.Module):
@@ -224,7 +140,7 @@ def test_data_dependent_control_flow_is_paused_inside():
     with pytest.warns(UserWarning, match="samples cannot leave a batch one by one"):
         net = anytime.convert(model, x, exits=3).eval()
     assert "torch.export cannot follow it" in net.paused_because
-    check(model, x, net)
+    laws.conversion_law(model, x, net)
     runs = [anytime.start(net, x) for _ in range(4)]  # each pauses by itself
     assert all(torch.equal(run.result().logits, model(x)) for run in runs)
     policy = anytime.calibrate(net, [(x, torch.tensor([0, 1]))], budget=0.7, unit="fraction")
@@ -308,7 +224,7 @@ def agrees(model, x, exits=3):
     """Converted, trained a step and saved: what must work for any model."""
     net = anytime.convert(model.eval(), x, exits=exits)
     with torch.no_grad():
-        assert torch.equal(net(x)[-1], own_logits(model, x))
+        assert torch.equal(net(x)[-1], laws.own_logits(model, x))
     assert anytime.costs(net, x).macs[-1] > 0
     net.train()
     net(x)[0].float().square().sum().backward()

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import json
 import subprocess
 import sys
 import threading
@@ -16,7 +15,6 @@ from hypothesis import strategies as st
 from torch import nn
 
 import anytime
-from anytime.latency import remember
 
 STAGE = 0.01
 """Seconds that a sleepy stage sleeps."""
@@ -348,29 +346,6 @@ def test_async_gives_every_exit_and_stops_when_left():
         asyncio.run(broken())
 
 
-def test_a_profile_is_kept_beside_the_model(tmp_path):
-    net = resann()
-    anytime.save(net, tmp_path)
-    profile = anytime.profile(net, X, repeats=2)
-    path = profile.save(tmp_path)
-    anytime.profile(net, X[:1], repeats=2).save(tmp_path)
-    anytime.profile(net, X, repeats=2).save(tmp_path)  # in the place of the first
-    assert path.read_text().count('"stages"') == 2
-    again = anytime.load(tmp_path)
-    with pytest.raises(anytime.Unfinished) as error:  # known before anything has run
-        anytime.predict(again, X, deadline=0)
-    assert error.value.needed > 0
-    path.write_text('{"profiles": [{"stages": [1]}]}')
-    with pytest.raises(anytime.AnytimeError, match=r"profile\.json is damaged"):
-        anytime.load(tmp_path)
-
-
-def test_a_profile_of_another_network_is_refused():
-    profile = anytime.profile(resann(), X, repeats=2)
-    with pytest.raises(anytime.AnytimeError, match="6 stages"):
-        remember(sleepy(3), profile)
-
-
 def test_a_narrowed_walk_is_the_walk_of_the_rest():
     for name in ("resann-2-8", "denseann-40-4", "msdnet-cifar"):
         net = anytime.create_model(name).eval()
@@ -409,36 +384,6 @@ def test_counting_in_threads_leaves_attention_as_it_was():
     for thread in threads:
         thread.join()
     assert flags() == before
-
-
-def test_saving_another_model_forgets_its_profile(tmp_path):
-    anytime.save(resann(), tmp_path)
-    anytime.profile(resann(), X, repeats=2).save(tmp_path)
-    anytime.save(anytime.create_model("resann-1-8"), tmp_path)
-    assert not (tmp_path / "profile.json").exists()
-    anytime.load(tmp_path)
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        {"device": ["x"], "threads": [1]},
-        {"heads": []},
-        {"stages": [10**400] * 6},
-        {"stages": [float("nan")] * 6},
-        {"stages": [-1.0] * 6},
-        {"stages": "111111"},
-        {"inputs": 5},
-    ],
-)
-def test_damaged_profiles_are_one_line(tmp_path, damage):
-    anytime.save(resann(), tmp_path)
-    path = anytime.profile(resann(), X, repeats=2).save(tmp_path)
-    content = json.loads(path.read_text())
-    content["profiles"][0] |= damage
-    path.write_text(json.dumps(content))
-    with pytest.raises(anytime.AnytimeError, match="is damaged"):
-        anytime.load(tmp_path)
 
 
 @pytest.mark.parametrize("limits", [{"exits": 2.5}, {"exits": True}, {"deadline": "3"}, {"macs": "3"}, {"stop": True}])

@@ -65,8 +65,8 @@ def reproduce(
     if name not in experiments.EXPERIMENTS:
         raise AnytimeError(f"there is no experiment {name!r}; there are: {', '.join(experiments.EXPERIMENTS)}")
     wanted = experiments.load(name).runs(preset)
-    done.of(wanted)  # they are what they are called
-    runs = [run for run in wanted if run.name not in done]
+    recorded = {record["name"] for record in done.of(wanted)}
+    runs = [run for run in wanted if run.name not in recorded]
     if data is not None:
         for each in {run.data for run in runs}:
             importlib.import_module("experiments.runner").find_data(data, each)
