@@ -36,7 +36,7 @@ def main(name: str, predictions: int) -> None:
         begun = time.perf_counter()
         try:
             prediction = anytime.predict(net, x, deadline=deadline)
-        except anytime.Unfinished as error:
+        except anytime.UnfinishedError as error:
             unfinished += 1
             if error.prediction is None:  # refused at once, rightly if there was no time left for exit 1
                 wrong += deadline > error.seconds + (error.needed or 0.0)

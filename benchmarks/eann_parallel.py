@@ -14,7 +14,7 @@ import torch
 from ratio import interleaved, machine, report, verdict
 
 import anytime
-from anytime.inflation import schedule
+from anytime.ensemble.theory import schedule
 from anytime.memory import keep_freed_memory
 
 NAMES = ("resann-4-32", "resann-8-32", "resann-16-32")

@@ -11,8 +11,8 @@ import torch
 from ratio import interleaved, machine, report, verdict
 
 import anytime
-from anytime.policy import collect
-from anytime.run import read_run
+from anytime.evaluation import collect
+from anytime.training.run_folder import read_run
 
 
 def main(run: str, part: float, batch: int, repeats: int) -> None:
@@ -26,7 +26,7 @@ def main(run: str, part: float, batch: int, repeats: int) -> None:
     exits = torch.cat([answer.exits for answer in answers])
     error = (torch.cat([answer.logits for answer in answers]).argmax(-1) != test.labels).double().mean().item()
     some = torch.arange(0, len(test.labels), max(1, len(test.labels) // 500))
-    x = data.normalise(data.test.pixels[some])  # type: ignore[union-attr]
+    x = data.normalize(data.test.pixels[some])  # type: ignore[union-attr]
     alone = [policy.predict(net, one[None]) for one in x]
     together = torch.cat([answer.logits for answer in answers])[some]
     worst = (torch.cat([answer.logits for answer in alone]) - together).abs().max().item()

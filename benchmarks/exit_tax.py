@@ -10,7 +10,7 @@ import torch
 from ratio import interleaved, machine, report, verdict
 
 import anytime
-from anytime.evaluate import exit_losses
+from anytime.evaluation import exit_losses
 from anytime.memory import keep_freed_memory
 
 

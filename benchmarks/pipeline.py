@@ -1,9 +1,9 @@
-"""The input pipeline: cached, augmented, normalised images a second, against what a network eats and against Pillow.
+"""The input pipeline: cached, augmented, normalized images a second, against what a network eats and against Pillow.
 
     python benchmarks/pipeline.py
 
-Pad by 4, cut out, mirror, normalise: ours on whole batches of bytes; Pillow's image by image, each made a tensor and
-normalised and then stacked, as torchvision's transforms and torch's loader do. Both begin with decoded images.
+Pad by 4, cut out, mirror, normalize: ours on whole batches of bytes; Pillow's image by image, each made a tensor and
+normalized and then stacked, as torchvision's transforms and torch's loader do. Both begin with decoded images.
 """
 
 import random
@@ -15,7 +15,7 @@ from PIL import Image, ImageOps
 from ratio import interleaved, machine, report, seconds, verdict
 
 import anytime
-from anytime.data import Take
+from anytime.data.images import Take
 from anytime.memory import keep_freed_memory
 
 BATCH = 128
@@ -31,8 +31,8 @@ def main() -> None:
     takes = [Take(part, seed=i, total=BATCH) for i, part in enumerate(indices.split(BATCH))]
 
     def ours() -> None:
-        for batch in data.train.batches(takes, anytime.Recipe()):
-            data.normalise(batch.pixels)
+        for batch in data.train.batches(takes, anytime.Recipe().augmentation):
+            data.normalize(batch.pixels)
 
     def pillow() -> None:
         for part in indices.split(BATCH):

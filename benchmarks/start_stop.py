@@ -47,7 +47,7 @@ def main(name: str, runs: int) -> None:
     inputs = torch.randn(THREADS, 1, 3, 32, 32)
     with torch.inference_mode():
         right = [net(x) for x in inputs]
-    full = anytime.latency(net, inputs[0])[-1]
+    full = anytime.profile(net, inputs[0]).through[-1]
     print(f"{name}, batch 1, {machine()}; {1000 * full:.1f} ms through all exits alone, {THREADS} threads at once")
     stops: list[float] = []
     wrong: list[str] = []

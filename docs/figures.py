@@ -216,8 +216,8 @@ def machine() -> str:
     """What it was measured on."""
     import torch
 
-    from anytime.jobs import cores
-    from anytime.latency import kind_of
+    from anytime.distributed import cores
+    from anytime.inference.latency import kind_of
 
     return f"torch {torch.__version__}, {cores()} cores, {kind_of(torch.zeros(1)).device}"
 

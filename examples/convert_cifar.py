@@ -15,9 +15,9 @@ from timm.models.resnet import BasicBlock, ResNet
 from transformers import ViTConfig, ViTForImageClassification
 
 import anytime
+from anytime.evaluation import collect
 from anytime.memory import keep_freed_memory
-from anytime.plot import plot_curves
-from anytime.policy import collect
+from anytime.plotting import plot_curves
 
 
 def build(name: str) -> torch.nn.Module:

@@ -19,7 +19,7 @@ from torch.nn.functional import cross_entropy
 from transformers import DistilBertConfig, DistilBertForSequenceClassification
 
 import anytime
-from anytime.policy import collect
+from anytime.evaluation import collect
 
 LIBRARIES = ["torch", "numpy", "matplotlib", "transformers"]
 LENGTH, WORDS = 24, 4000

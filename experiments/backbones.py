@@ -5,8 +5,8 @@ from functools import partial
 from typing import Any
 
 from anytime.cost import Costs
-from anytime.evaluate import FRACTIONS
-from anytime.plot import plot_held
+from anytime.evaluation import FRACTIONS
+from anytime.plotting import plot_held
 from experiments.records import Records, Section, percent, spread
 from experiments.runner import Run, make
 

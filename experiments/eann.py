@@ -10,7 +10,7 @@ import torch
 
 import anytime
 from anytime.cost import Costs
-from anytime.plot import plot_held
+from anytime.plotting import plot_held
 from experiments.records import Record, Records, Section, error_at, last_exit, spread
 from experiments.runner import Run, make
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 import anytime
-from anytime.jobs import cores
+from anytime.distributed import cores
 from anytime.memory import keep_freed_memory
 from anytime.progress import counted
 from experiments.runner import Run

@@ -16,10 +16,10 @@ from typing import Any
 import torch
 
 import anytime
-from anytime.evaluate import Curve
+from anytime.evaluation import Curve
 from anytime.files import read_json, write_json
 from anytime.memory import keep_freed_memory
-from anytime.recipe import RECIPES
+from anytime.training.recipe import RECIPES
 
 DATA_SETS = ("cifar10", "cifar100", "svhn")
 
@@ -59,7 +59,7 @@ class Run:
         return json.loads(json.dumps(asdict(self)))
 
     def load_data(self, folder: Path | None) -> anytime.Data:
-        """The images, from a folder that has the data sets in it or from the Hub; normalised by all of them."""
+        """The images, from a folder that has the data sets in it or from the Hub; normalized by all of them."""
         source = self.data if folder is None else str(find_data(folder, self.data))
         extra = self.data == "svhn" and self.images is None  # all of the paper's 600,000
         data = anytime.load_data(source, size=self.size, extra=extra, show=False)
@@ -150,7 +150,7 @@ def find_data(folder: Path, name: str) -> Path:
 
 def main() -> None:
     """Train one run."""
-    from anytime.jobs import stop_with_parent
+    from anytime.training.jobs import stop_with_parent
 
     stop_with_parent()
     keep_freed_memory()

@@ -4,7 +4,7 @@ import statistics
 from functools import partial
 from typing import Any
 
-from anytime.plot import plot_held
+from anytime.plotting import plot_held
 from experiments.records import Record, Records, Section, error_at, percent, spread
 from experiments.runner import DATA_SETS, Run, make
 

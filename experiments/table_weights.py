@@ -5,8 +5,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from anytime.evaluate import FRACTIONS
-from anytime.plot import plot_bars
+from anytime.evaluation import FRACTIONS
+from anytime.plotting import plot_bars
 from experiments.records import Records, Section, increases, opt_exits, spread
 from experiments.runner import DATA_SETS, Run, make
 

@@ -4,7 +4,7 @@ import statistics
 from functools import partial
 from pathlib import Path
 
-from anytime.plot import plot_lines
+from anytime.plotting import plot_lines
 from experiments.records import Records, Section, loss_left, spread
 from experiments.runner import DATA_SETS, Run, make
 

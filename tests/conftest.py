@@ -1,12 +1,10 @@
 import os
-import sys
 from pathlib import Path
 
 import hypothesis
 import pytest
 import torch
 
-sys.path.insert(0, str(Path(__file__).parent))  # laws.py
 hypothesis.settings.register_profile("anytime", deadline=None, derandomize=True, max_examples=100)
 hypothesis.settings.load_profile("anytime")
 

@@ -20,7 +20,7 @@ def test_counting_changes_nothing_and_needs_no_memory():
 
 def test_latency_is_cumulative_and_leaves_the_mode():
     net = anytime.create_model("resann-1-8").train()
-    seconds = anytime.latency(net, torch.randn(1, 3, 32, 32), repeats=5)
+    seconds = anytime.profile(net, torch.randn(1, 3, 32, 32), repeats=5).through
     assert net.training
     assert len(seconds) == 3
     assert seconds == sorted(seconds)

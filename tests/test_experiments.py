@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import anytime
 from anytime import EANN
-from anytime.evaluate import FRACTIONS
+from anytime.evaluation import FRACTIONS
 from experiments import EXPERIMENTS, load, table_weights
 from experiments.eann import ensemble_curve
 from experiments.estimate import estimate

@@ -112,11 +112,11 @@ def test_the_three_forms_of_the_objective_have_the_same_gradient():
     """Where the average is the loss, ∇ Σ B ℓ (AdaLoss, γ = 0) and Σ λ/ℓ ∇ℓ (log barrier) are ∇ Σ ln ℓ up to scale."""
     theta = torch.tensor(2.5, requires_grad=True)
     (expected,) = torch.autograd.grad(quadratic(theta).log().sum(), theta)
-    (geometric,) = torch.autograd.grad(anytime.GeometricMean(3)(quadratic(theta)), theta)
+    (geometric,) = torch.autograd.grad(anytime.weights.GeometricMean(3)(quadratic(theta)), theta)
     assert geometric.item() == pytest.approx(expected.item(), rel=1e-5)
     (adaloss,) = torch.autograd.grad(anytime.AdaLoss(3, gamma=0)(quadratic(theta)), theta)
     assert adaloss.item() == pytest.approx(expected.item() * quadratic(theta).min().item(), rel=1e-5)
-    barrier = anytime.LogBarrier(3, strength=0.7)
+    barrier = anytime.weights.LogBarrier(3, strength=0.7)
     with torch.no_grad():
         barrier.log_weights.copy_((0.7 / quadratic(theta)).log())
     by_theta, by_weight = torch.autograd.grad(barrier(quadratic(theta)), [theta, barrier.log_weights])
@@ -125,7 +125,7 @@ def test_the_three_forms_of_the_objective_have_the_same_gradient():
 
 
 def test_log_barrier_learns_the_weights():
-    barrier = anytime.LogBarrier(3, strength=2.0)
+    barrier = anytime.weights.LogBarrier(3, strength=2.0)
     optimizer = torch.optim.SGD(barrier.parameters(), lr=0.05)
     for _ in range(500):
         optimizer.zero_grad()
@@ -137,7 +137,7 @@ def test_log_barrier_learns_the_weights():
 
 def test_geometric_mean_is_safe_at_zero():
     losses = torch.tensor([0.0, 1.0, 2.0], requires_grad=True)
-    value = anytime.GeometricMean(3)(losses)
+    value = anytime.weights.GeometricMean(3)(losses)
     value.backward()
     assert value.isfinite()
     assert losses.grad.tolist() == [0.0, 1.0, 0.5]
@@ -164,7 +164,7 @@ def test_every_scheme(name):
     assert scheme.weights.isfinite().all()
     with pytest.raises(ValueError, match="made for 4 exits"):
         scheme(torch.ones(3))
-    net = anytime.ResANN(1, 4, in_channels=1, num_classes=3)
+    net = anytime.models.ResANN(1, 4, in_channels=1, num_classes=3)
     laws.gradient_law(net, anytime.create_scheme(name, net.exits), torch.randn(4, 1, 8, 8))
 
 

@@ -1,69 +1,48 @@
-"""Anytime neural networks: a valid prediction early, a better one with every further moment."""
+"""Anytime neural networks: a valid prediction early, a better one the longer they run."""
 
-from anytime.checkpoint import load, save
-from anytime.convert import ConvertedNetwork, convert
+from anytime.conversion.convert import convert
+from anytime.conversion.network import ConvertedNetwork
 from anytime.cost import Costs, costs
-from anytime.data import Data, Images, load_data
-from anytime.ensemble import EANN
-from anytime.errors import AnytimeError, MissingExtra, NonFiniteLoss
-from anytime.evaluate import Curve, evaluate
-from anytime.inflation import expected_inflation, inflation, sup_inflation
-from anytime.latency import Profile, latency, profile
-from anytime.models import BlockMSDNet, BottleneckResANN, DenseANN, MSDNet, ResANN, create_model, list_models
-from anytime.models.pretrained import Filled, fill
+from anytime.data.dataset import Data
+from anytime.data.images import Images
+from anytime.data.loading import load_data
+from anytime.ensemble.eann import EANN
+from anytime.ensemble.team import Team
+from anytime.errors import AnytimeError, MissingExtraError, NonFiniteLossError
+from anytime.evaluation import Curve, evaluate
+from anytime.inference.background import astart, start
+from anytime.inference.calibration import calibrate
+from anytime.inference.latency import Profile, profile
+from anytime.inference.limits import Prediction, UnfinishedError, predict
+from anytime.inference.policy import Policy
+from anytime.models import create_model, list_models
+from anytime.models.pretrained import load_pretrained
 from anytime.network import AnytimeNetwork, Step
-from anytime.policy import Answers, Policy, calibrate
-from anytime.recipe import Recipe
-from anytime.runtime import Prediction, Run, Unfinished, astart, predict, start
-from anytime.team import Team
-from anytime.train import Fit, fit
-from anytime.weights import (
-    AdaLoss,
-    Const,
-    GeometricMean,
-    HalfEnd,
-    Linear,
-    LogBarrier,
-    OnlyExit,
-    WeightScheme,
-    create_scheme,
-)
+from anytime.saving import load, save
+from anytime.training.loop import FitResult, fit
+from anytime.training.recipe import Recipe
+from anytime.weights import AdaLoss, create_scheme
 
 __all__ = [
     "EANN",
     "AdaLoss",
-    "Answers",
     "AnytimeError",
     "AnytimeNetwork",
-    "BlockMSDNet",
-    "BottleneckResANN",
-    "Const",
     "ConvertedNetwork",
     "Costs",
     "Curve",
     "Data",
-    "DenseANN",
-    "Filled",
-    "Fit",
-    "GeometricMean",
-    "HalfEnd",
+    "FitResult",
     "Images",
-    "Linear",
-    "LogBarrier",
-    "MSDNet",
-    "MissingExtra",
-    "NonFiniteLoss",
-    "OnlyExit",
+    "MissingExtraError",
+    "NonFiniteLossError",
     "Policy",
     "Prediction",
     "Profile",
     "Recipe",
-    "ResANN",
-    "Run",
     "Step",
     "Team",
-    "Unfinished",
-    "WeightScheme",
+    "UnfinishedError",
     "astart",
     "calibrate",
     "convert",
@@ -71,17 +50,15 @@ __all__ = [
     "create_model",
     "create_scheme",
     "evaluate",
-    "expected_inflation",
-    "fill",
     "fit",
-    "inflation",
-    "latency",
     "list_models",
     "load",
     "load_data",
+    "load_pretrained",
     "predict",
     "profile",
     "save",
     "start",
-    "sup_inflation",
 ]
+
+__version__ = "0.1.0"

@@ -8,11 +8,11 @@ class AnytimeError(ValueError):
     """Something the caller can put right: the message says how. The command line shows it as one line."""
 
 
-class MissingExtra(AnytimeError, ImportError):
+class MissingExtraError(AnytimeError, ImportError):
     """A package is not installed that only part of this library needs."""
 
 
-class NonFiniteLoss(AnytimeError, ArithmeticError):
+class NonFiniteLossError(AnytimeError, ArithmeticError):
     """Training met a loss that is infinite or not a number, and stopped before the update."""
 
 
@@ -21,4 +21,4 @@ def require(module: str, extra: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise MissingExtra(f'{error}: this needs an extra; type: pip install "anytime[{extra}]"') from error
+        raise MissingExtraError(f'{error}: this needs an extra; type: pip install "anytime[{extra}]"') from error

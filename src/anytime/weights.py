@@ -17,14 +17,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from anytime import ranks
+from anytime import distributed
 from anytime.errors import AnytimeError
 
 
 def _mean_over_ranks(losses: Tensor) -> Tensor:
     """The losses without their graph, averaged over all processes of the default group."""
     losses = losses.detach().clone()
-    ranks.average([losses])
+    distributed.average([losses])
     return losses
 
 
@@ -84,11 +84,11 @@ class Const(WeightScheme):
         super().__init__(torch.ones(_count(exits)))
 
 
-class Linear(WeightScheme):
+class LinearWeights(WeightScheme):
     """LINEAR: B_i rises evenly from 0.25 at the first exit to 1 at the last (Sec. 3).
 
     Example:
-        >>> Linear(4).weights
+        >>> LinearWeights(4).weights
         tensor([0.2500, 0.5000, 0.7500, 1.0000])
     """
 
@@ -117,7 +117,7 @@ class OnlyExit(WeightScheme):
 
     ``only`` names that exit to training loops: with ``net(x, only=scheme.only)`` the other heads and the deeper
     stages do not run, so their parameters have no gradient at all (``None``, not zero). An optimiser then skips
-    them: no update, no momentum and no weight decay; they stay as they were initialised.
+    them: no update, no momentum and no weight decay; they stay as they were initialized.
 
     Args:
         exits: the number of exits.
@@ -152,7 +152,7 @@ class AdaLoss(WeightScheme):
 
         B_i = (1 - γ) · (min_j ℓ̂_j / ℓ̂_i) + γ ,
 
-    so the exit with the smallest average has weight 1 and none has less than γ. The weights are not normalised
+    so the exit with the smallest average has weight 1 and none has less than γ. The weights are not normalized
     by their sum: learning-rate schedules assume B_L = 1. They do not change when all losses are scaled alike.
 
     The averages start at the first loss seen and every call moves them. An exit whose average is zero has weight 1
@@ -312,7 +312,7 @@ class LogBarrier(WeightScheme):
 
 _SCHEMES = {
     "const": Const,
-    "linear": Linear,
+    "linear": LinearWeights,
     "half-end": HalfEnd,
     "opt": OnlyExit,
     "adaloss": AdaLoss,

@@ -13,7 +13,7 @@ from anytime.cli import ensemble, evaluate, profile, reproduce  # noqa: F401
 # isort: split
 from anytime.cli.app import app
 from anytime.errors import AnytimeError
-from anytime.jobs import stop_with_parent
+from anytime.training.jobs import stop_with_parent
 
 
 def main() -> NoReturn:

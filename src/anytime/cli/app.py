@@ -9,8 +9,8 @@ import torch
 
 import anytime
 from anytime.errors import AnytimeError, require
-from anytime.evaluate import Curve
-from anytime.plot import plot_curves
+from anytime.evaluation import Curve
+from anytime.plotting import plot_curves
 
 try:
     typer: Any = require("typer", "cli")
@@ -67,7 +67,7 @@ def draw_curves(folders: dict[str, Path], curves: dict[str, Curve], path: Path, 
     weights = {name: w for name, folder in folders.items() if (w := last_weights(folder))}
     try:
         plot_curves(curves, path, title, weights)
-    except anytime.MissingExtra as error:
+    except anytime.MissingExtraError as error:
         print(f"no plot: {error}", file=sys.stderr)
 
 

@@ -8,18 +8,18 @@ from typing import Annotated, Any
 import torch
 
 import anytime
-from anytime.checkpoint import load, save
 from anytime.cli.app import DATA, SCHEMES, Option, app, say_where, title_of
 from anytime.cli.evaluate import as_trained
-from anytime.data import load_data
-from anytime.ensemble import EANN
+from anytime.cli.tables import curve_table, show
+from anytime.data.loading import load_data
+from anytime.ensemble.eann import EANN
 from anytime.errors import AnytimeError
-from anytime.evaluate import evaluate
+from anytime.evaluation import evaluate
 from anytime.files import write_json
-from anytime.jobs import Job, run_jobs
-from anytime.plot import plot_held
-from anytime.run import read_run
-from anytime.table import curve_table, show
+from anytime.plotting import plot_held
+from anytime.saving import load, save
+from anytime.training.jobs import Job, run_jobs
+from anytime.training.run_folder import read_run
 
 FILE = "run.json"
 
@@ -134,7 +134,7 @@ def _assemble(folder: Path, names: list[str], asked: dict[str, Any]) -> None:
     try:
         held = {name: [(each.costs.macs, [error or 0.0 for error in each.errors])] for name, each in curves.items()}
         plot_held(held, folder / "curve.png", title)
-    except anytime.MissingExtra as error:
+    except anytime.MissingExtraError as error:
         print(f"no plot: {error}", file=sys.stderr)
     print(f"{eann.exits} of {len(errors)} exits are offered: each has fewer errors on validation than all before it")
     say_where(folder)

@@ -9,26 +9,19 @@ from typing import Annotated
 import torch
 
 import anytime
-from anytime.checkpoint import load
-from anytime.cli.app import (
-    DEVICES,
-    Option,
-    app,
-    device_named,
-    draw_curves,
-    last_weights,
-    title_of,
-    typer,
-)
-from anytime.data import Data, load_data
+from anytime.cli.app import DEVICES, Option, app, device_named, draw_curves, last_weights, title_of, typer
+from anytime.cli.tables import budgets_table, curve_table, show
+from anytime.data.dataset import Data
+from anytime.data.loading import load_data
 from anytime.errors import AnytimeError
-from anytime.evaluate import FRACTIONS, Curve, evaluate
+from anytime.evaluation import FRACTIONS, Curve, collect, evaluate
 from anytime.files import read_json, write_json
+from anytime.inference.calibration import Budgeted, sweep
+from anytime.inference.policy import SCORES
 from anytime.network import AnytimeNetwork
-from anytime.plot import plot_budgets
-from anytime.policy import SCORES, Budgeted, collect, sweep
-from anytime.run import read_run
-from anytime.table import budgets_table, curve_table, show
+from anytime.plotting import plot_budgets
+from anytime.saving import load
+from anytime.training.run_folder import read_run
 
 
 @app.command("evaluate")
@@ -89,7 +82,7 @@ def evaluate_command(
         )
         title = "easy samples leave early; one threshold for all exits, from the validation images"
         show(budgets_table(points["common"], curve.costs.macs[-1], title))
-        with suppress(anytime.MissingExtra):  # said already
+        with suppress(anytime.MissingExtraError):  # said already
             named = {f"{score}, {_RULE_NAMES[rule]}": found for rule, found in points.items()}
             plot_budgets(curve, named, run / "budgets.png", title_of({**asked, "data": images.name}))
             print(f"Both curves in one picture: {run / 'budgets.png'}")
@@ -145,7 +138,7 @@ def calibrate_command(
 
 
 def as_trained(run: Path, net: AnytimeNetwork, images: Data) -> Data:
-    """The images normalised as those that the network was trained on, which must be of the same kind."""
+    """The images normalized as those that the network was trained on, which must be of the same kind."""
     about = (net.config or {}).get("about")
     if not isinstance(about, dict) or not {"data", "classes", "shape", "mean", "std"} <= about.keys():
         raise AnytimeError(f"{run}: config.json does not say what the model was trained on; is it a run's folder?")

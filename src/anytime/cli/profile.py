@@ -7,16 +7,10 @@ from typing import Annotated
 import torch
 
 import anytime
-from anytime.checkpoint import load
-from anytime.cli.app import (
-    DEVICES,
-    Option,
-    app,
-    device_named,
-    typer,
-)
+from anytime.cli.app import DEVICES, Option, app, device_named, typer
+from anytime.cli.tables import models_table, profile_table, show
 from anytime.errors import AnytimeError
-from anytime.table import models_table, profile_table, show
+from anytime.saving import load
 
 
 @app.command()

@@ -11,8 +11,9 @@ import torch
 
 import anytime
 from anytime.cli.app import Option, app, typer
+from anytime.distributed import cores
 from anytime.errors import AnytimeError
-from anytime.jobs import Job, cores, run_jobs
+from anytime.training.jobs import Job, run_jobs
 
 
 def _experiments(preset: str) -> Any:

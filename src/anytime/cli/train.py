@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import torch
 
 import anytime
-from anytime import ranks
+from anytime import distributed
 from anytime.cli.app import (
     DATA,
     DEVICES,
@@ -22,15 +22,16 @@ from anytime.cli.app import (
     say_where,
     title_of,
 )
-from anytime.data import Data, load_data
+from anytime.cli.tables import curve_table, show
+from anytime.data.dataset import Data
+from anytime.data.loading import load_data
 from anytime.errors import AnytimeError
-from anytime.evaluate import Curve
+from anytime.evaluation import Curve
 from anytime.memory import keep_freed_memory
-from anytime.plot import plot_learning
-from anytime.recipe import RECIPES, recipe_for
-from anytime.run import read_run
-from anytime.table import curve_table, show
-from anytime.train import fit
+from anytime.plotting import plot_learning
+from anytime.training.loop import fit
+from anytime.training.recipe import RECIPES, recipe_for
+from anytime.training.run_folder import read_run
 
 FIT_OPTIONS = ("epochs", "lr", "batch_size", "accumulate", "precision", "compiled")
 
@@ -77,10 +78,10 @@ def train(
         raise AnytimeError(f"--checkpoint-seconds {checkpoint_seconds}: it is 0 or a positive number")
     keep_freed_memory()
     try:
-        own = ranks.begin()
-        _run(given, output, resume or ranks.restarted(), own or device_named(device), checkpoint_seconds)
+        own = distributed.begin()
+        _run(given, output, resume or distributed.restarted(), own or device_named(device), checkpoint_seconds)
     finally:
-        ranks.end()
+        distributed.end()
 
 
 def _run(
@@ -90,7 +91,7 @@ def _run(
     asked = {"model": "resann-3-16", "data": "digits", "scheme": "adaloss", "seed": 0}
     if resume and output and (output / "run.json").is_file():
         asked |= read_run(output).get("asked", {})
-    elif resume and not output and not ranks.restarted():
+    elif resume and not output and not distributed.restarted():
         raise AnytimeError("--resume needs the run's folder: --output FOLDER")
     asked |= given
     images = _data(asked)
@@ -117,10 +118,10 @@ def _run(
             **{name: asked[name] for name in FIT_OPTIONS if name in asked},
         )
     except KeyboardInterrupt:
-        if ranks.mine() == 0:
+        if distributed.mine() == 0:
             print(f"\nstopped; go on with: anytime train --output {folder} --resume", file=sys.stderr)
         raise
-    if ranks.mine() == 0:
+    if distributed.mine() == 0:
         if result.curve is not None:
             show(curve_table(result.curve, last_weights(folder), title=title_of(asked)))
             draw_curves(
@@ -133,11 +134,13 @@ def _run(
 
 def _data(asked: dict[str, Any]) -> Data:
     """The data asked for; the first process decodes, the others find it done."""
-    if ranks.mine() > 0:
-        ranks.wait()
-    images = load_data(asked["data"], size=asked.get("size"), extra=asked.get("extra", False), show=ranks.mine() == 0)
-    if ranks.mine() == 0:
-        ranks.wait()
+    if distributed.mine() > 0:
+        distributed.wait()
+    images = load_data(
+        asked["data"], size=asked.get("size"), extra=asked.get("extra", False), show=distributed.mine() == 0
+    )
+    if distributed.mine() == 0:
+        distributed.wait()
     return images.subset(asked["subset"], asked["seed"]) if "subset" in asked else images
 
 
@@ -167,5 +170,5 @@ def demo(
 
 
 def _draw_learning(history: list[dict[str, Any]], path: Path, title: str) -> None:
-    with suppress(anytime.MissingExtra):  # said already
+    with suppress(anytime.MissingExtraError):  # said already
         plot_learning(history, path, title)

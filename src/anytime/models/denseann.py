@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from anytime.errors import AnytimeError
-from anytime.models.exits import join_stages, place_exits
-from anytime.models.layers import ConvBNReLU, LinearHead, Stem, check_counts, initialise
+from anytime.models.layers import ConvBNReLU, LinearHead, Stem, check_counts, initialize
+from anytime.models.placement import join_stages, place_exits
 from anytime.network import AnytimeNetwork
 
 _ILSVRC = {
@@ -183,7 +183,7 @@ class DenseANN(AnytimeNetwork):
                 widths.append(width)
         heads = [DenseHead(widths[unit - 1], num_classes) for unit in after]
         super().__init__(join_stages(units, after, stem), heads)
-        initialise(self)
+        initialize(self)
         self.blocks, self.image_size = tuple(blocks), 32 if small else 224
 
     def foreign_names(self) -> dict[str, str]:

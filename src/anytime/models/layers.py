@@ -79,7 +79,7 @@ class Stem(nn.Sequential):
         return (shape[0] if len(shape) == 4 else 1, self.channels, *(max(size, self.least) for size in sizes))
 
 
-def initialise(net: nn.Module) -> None:
+def initialize(net: nn.Module) -> None:
     """Convolutions from He's normal distribution by fan-out; batch norm and linear layers as torch starts them.
 
     Weights are laid out with channels last, which is faster on processors and on GPUs whatever the images' layout.

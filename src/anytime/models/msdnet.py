@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from anytime.errors import AnytimeError
-from anytime.models.exits import join_stages, place_exits
-from anytime.models.layers import ConvBNReLU, Stem, check_counts, initialise, pool
+from anytime.models.layers import ConvBNReLU, Stem, check_counts, initialize, pool
+from anytime.models.placement import join_stages, place_exits
 from anytime.network import AnytimeNetwork
 
 _CIFAR = {"scales": 3, "growth": 6, "channels": 16}
@@ -228,7 +228,7 @@ class MSDNet(AnytimeNetwork):
         inputs = [coarsest[unit - 1] for unit in after]
         heads = [ScaleHead(n, n if imagenet else 128, num_classes) for n in inputs]
         super().__init__(join_stages(units, after, stem), heads)
-        initialise(self)
+        initialize(self)
         self.image_size = 224 if imagenet else 32
 
 
@@ -313,5 +313,5 @@ class BlockMSDNet(AnytimeNetwork):
                 coarsest.append(channels * factors[-1])
         heads = [ScaleHead(coarsest[unit - 1], coarsest[unit - 1], num_classes) for unit in after]
         super().__init__(join_stages(modules, after), heads)
-        initialise(self)
+        initialize(self)
         self.image_size = 224

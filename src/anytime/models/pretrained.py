@@ -13,8 +13,8 @@ from anytime.models.resann import BottleneckResANN
 
 
 @dataclass(frozen=True)
-class Filled:
-    """What ``fill`` did. Print it."""
+class Pretrained:
+    """What ``load_pretrained`` did. Print it."""
 
     matched: dict[str, str]
     """By the checkpoint's name, this network's parameter or buffer that it went into."""
@@ -34,7 +34,7 @@ class Filled:
         return "\n".join(lines)
 
 
-def fill(net: BottleneckResANN | DenseANN, state: Mapping[str, Tensor]) -> Filled:
+def load_pretrained(net: BottleneckResANN | DenseANN, state: Mapping[str, Tensor]) -> Pretrained:
     """Start from pre-trained features: fill a network's trunk, and its last exit, from a public checkpoint.
 
     ResANN26, 50, 101 take timm's pre-activation ResNets (``resnetv2_50`` and its sisters); DenseANNs take
@@ -49,7 +49,7 @@ def fill(net: BottleneckResANN | DenseANN, state: Mapping[str, Tensor]) -> Fille
         >>> import anytime
         >>> net = anytime.create_model("denseann121", num_classes=10)
         >>> public = {"features.conv0.weight": torch.ones(64, 3, 7, 7), "classifier.bias": torch.ones(1000)}
-        >>> filled = anytime.fill(net, public)
+        >>> filled = anytime.load_pretrained(net, public)
         >>> filled.matched
         {'features.conv0.weight': 'stages.0.0.0.0.weight'}
         >>> filled.unused
@@ -78,7 +78,7 @@ def fill(net: BottleneckResANN | DenseANN, state: Mapping[str, Tensor]) -> Fille
             "correspond)"
         )
     filled = set(matched.values())
-    return Filled(matched, [n for n in state if n not in matched], [n for n in own if n not in filled])
+    return Pretrained(matched, [n for n in state if n not in matched], [n for n in own if n not in filled])
 
 
 def _same_shape(theirs: Tensor, ours: Tensor) -> bool:

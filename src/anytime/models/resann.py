@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from anytime.errors import AnytimeError
-from anytime.models.exits import join_stages, place_exits
-from anytime.models.layers import LinearHead, Stem, check_counts, initialise
+from anytime.models.layers import LinearHead, Stem, check_counts, initialize
+from anytime.models.placement import join_stages, place_exits
 from anytime.network import AnytimeNetwork
 
 _BLOCKS = {"resann26": (2, 2, 2, 2), "resann50": (3, 4, 6, 3), "resann101": (3, 4, 23, 3)}
@@ -118,7 +118,7 @@ class ResANN(AnytimeNetwork):
         units = [BasicUnit(before, width) for before, width in zip([c, *widths], widths, strict=False)]
         heads = [LinearHead(widths[unit - 1], num_classes) for unit in after]
         super().__init__(join_stages(units, after, stem), heads)
-        initialise(self)
+        initialize(self)
         self.image_size = 32
 
 
@@ -200,7 +200,7 @@ class BottleneckResANN(AnytimeNetwork):
         )
         heads = [LinearHead(widths[unit - 1], num_classes) for unit in after]
         super().__init__(join_stages(units, after, stem), heads)
-        initialise(self)
+        initialize(self)
         self.blocks, self.image_size = tuple(blocks), 224
 
     def foreign_names(self) -> dict[str, str]:

@@ -1,0 +1,92 @@
+"""Tables for people, drawn with rich."""
+
+from typing import Any
+
+import torch
+
+from anytime.cost import Costs, costs
+from anytime.errors import require
+from anytime.evaluation import Curve
+from anytime.inference.calibration import Budgeted
+from anytime.inference.latency import Profile
+from anytime.models import create_model
+
+
+def show(table: Any) -> None:
+    """Print a table to standard output, as wide as it needs where nobody's window limits it."""
+    console = require("rich.console", "cli").Console()
+    if not console.is_terminal:
+        console.width = 200
+    console.print(table)
+
+
+def _table(title: str, *columns: str) -> Any:
+    table = require("rich.table", "cli").Table(title=title, title_justify="left", title_style="bold")
+    for column in columns:
+        table.add_column(column, justify="left" if column in ("model", "in the paper") else "right")
+    return table
+
+
+def millions(number: int) -> str:
+    """A count in millions, to three digits or more.
+
+    Example:
+        >>> millions(125_585_856), millions(20_480)
+        ('125.59 M', '0.02 M')
+    """
+    return f"{number / 1e6:,.2f} M"
+
+
+def curve_table(
+    curve: Curve,
+    weights: list[float] | None = None,
+    title: str = "",
+    increase: dict[int, float] | None = None,
+    places: list[str] | None = None,
+) -> Any:
+    """Exit, MACs, share of the cost, test error, loss weight; how much worse than OPT, and where the exit is."""
+    columns = ["exit", "MACs", "% of cost", "test error"]
+    columns += ["weight"] if weights else []
+    columns += ["over OPT"] if increase else []
+    columns += ["of"] if places else []
+    table = _table(title, *columns)
+    for i, (macs, share, error) in enumerate(zip(curve.costs.macs, curve.costs.fractions, curve.errors, strict=True)):
+        row = [str(i + 1), millions(macs), f"{share:.1%}", "–" if error is None else f"{error:.2%}"]
+        row += [f"{weights[i]:.3f}"] if weights else []
+        row += [f"{increase[i]:+.1%}" if i in increase else ""] if increase else []
+        row += [places[i]] if places else []
+        table.add_row(*row)
+    return table
+
+
+def profile_table(cost: Costs, profile: Profile, title: str) -> Any:
+    """Exit, MACs, parameters, milliseconds: all cumulative."""
+    table = _table(title, "exit", "MACs", "% of cost", "parameters", "milliseconds", "earlier heads skipped")
+    rows = zip(cost.macs, cost.fractions, cost.params, profile.through, profile.alone, strict=True)
+    for i, (macs, share, params, through, alone) in enumerate(rows):
+        times = [f"{1000 * through:.2f}", f"{1000 * alone:.2f}"]
+        table.add_row(str(i + 1), millions(macs), f"{share:.1%}", millions(params), *times)
+    return table
+
+
+def budgets_table(points: list[Budgeted], full: float, title: str) -> Any:
+    """What was allowed and spent on average, the error, and where the samples left."""
+    table = _table(title, "budget", "spent", "test error", "median exit", "left at the first", "at the last")
+    for point in points:
+        middle = next(i for i in range(len(point.shares)) if sum(point.shares[: i + 1]) >= 0.5)
+        row = [f"{point.budget / full:.1%}", f"{point.cost / full:.1%}", f"{point.error:.2%}", str(middle + 1)]
+        table.add_row(*row, f"{point.shares[0]:.1%}", f"{point.shares[-1]:.1%}")
+    return table
+
+
+def models_table(models: dict[str, str]) -> Any:
+    """Model, image size, exits, MACs and parameters (10 classes, or ILSVRC's 1000), where the paper has it."""
+    table = _table("", "model", "image", "exits", "MACs", "parameters", "in the paper")
+    for name, source in models.items():
+        with torch.device("meta"):
+            net = create_model(name)
+        size = net.image_size or 224
+        cost = costs(net, torch.empty(1, 3, size, size, device="meta"))
+        row = [f"{size}×{size}", str(net.exits), millions(cost.macs[-1]), millions(cost.params[-1]), source]
+        table.add_row(name, *row)
+    return table

@@ -1,0 +1,1 @@
+"""Conversion of any PyTorch model to an anytime network."""

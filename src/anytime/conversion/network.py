@@ -1,0 +1,118 @@
+"""ConvertedNetwork: a user's model with exits."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from anytime.conversion.pausing import Place, Watch, first_tensor
+from anytime.conversion.stages import Trunk
+from anytime.conversion.survey import Survey
+from anytime.errors import AnytimeError
+from anytime.network import AnytimeNetwork, Step
+
+
+class ConvertedNetwork(AnytimeNetwork):
+    """A user's model with exits; ``convert`` makes it.
+
+    Attributes:
+        model: the user's, with its own parameters.
+        places: the modules after which the exits are; with the number of the call where one is called several times.
+        paused_because: why the model's graph could not be captured; None where it could.
+    """
+
+    def __init__(
+        self,
+        trunk: Trunk,
+        stages: Sequence[nn.Module],
+        heads: Sequence["Exit"],
+        places: Sequence[Place],
+        survey: "Survey",
+        paused_because: str | None,
+    ) -> None:
+        super().__init__(stages, heads)
+        self.trunk, self._places, self.paused_because = trunk, list(places), paused_because
+        once = [survey.times_called(name) == 1 for name, _ in places]
+        named = [n if one else f"{n}, call {call + 1}" for (n, call), one in zip(places, once, strict=True)]
+        self.places = [*named, "the model's own"]
+
+    @property
+    def model(self) -> nn.Module:
+        """The model that was converted."""
+        return self.trunk.model
+
+    def freeze(self) -> "ConvertedNetwork":
+        """Train the new heads alone: the model's parameters get no gradients and its batch norm stays as it is."""
+        self.trunk.requires_grad_(False)
+        self.trunk.frozen = True
+        self.trunk.eval()
+        return self
+
+    def take(self, state: Any, rows: Tensor) -> Any:
+        """The state of some samples of the batch."""
+        return state.take(rows)
+
+    def _steps(self, x: Any, wanted: frozenset[int]) -> Iterator[Any]:
+        if not self.training:
+            yield from super()._steps(x, wanted)
+            return
+        # In training the model's own code runs, once. Heads come after it: a module may be called inside a region that
+        # is computed again for the gradients, and heads must not be.
+        features: dict[int, Tensor] = {}
+
+        def reached(place: Place, output: Any) -> None:
+            exit = self._places.index(place)
+            tensor = first_tensor(output)
+            assert tensor is not None
+            if learns and not tensor.requires_grad:
+                raise AnytimeError(
+                    f"no gradients reach {place[0]}: with gradient checkpointing, use it with use_reentrant=False"
+                )
+            features[exit] = tensor.clone() if self.heads[exit].changed_later else tensor
+            if exit >= max(wanted):
+                raise _Enough
+
+        grad = torch.is_grad_enabled() and not self.trunk.frozen
+        learns = grad and any(p.requires_grad for p in self.trunk.parameters())
+        try:
+            with Watch(self.model, self._places, reached), torch.set_grad_enabled(grad):
+                features[self.exits - 1] = self.trunk(x)
+        except _Enough:
+            pass
+        for exit in sorted(wanted):
+            yield Step(exit, self.heads[exit].evaluate(features[exit], x))  # type: ignore[operator]
+
+
+class _Enough(BaseException):
+    """No deeper exit is wanted."""
+
+
+class Exit(nn.Module):
+    """An exit of a converted network: finds its features in the state.
+
+    Args:
+        head: from features, and the padding mask where it takes one, to logits.
+        index: where the features are in the state that a stage gives.
+        mask: the name of the padding mask in the input, and where it is in the state.
+
+    ``changed_later`` says that the model changes the features in place after the exit.
+    """
+
+    def __init__(self, head: nn.Module, index: int, mask: tuple[str, int] | None = None) -> None:
+        super().__init__()
+        self.head, self.index, self.mask = head, index, mask
+        self.changed_later = False
+
+    def forward(self, state: Any) -> Tensor:
+        """Logits."""
+        if hasattr(state, "values"):
+            features = state.values[self.index]
+            return self.head(features, state.values[self.mask[1]]) if self.mask else self.head(features)
+        features = first_tensor(state.value)
+        assert features is not None
+        return self.evaluate(features, state.going.x)
+
+    def evaluate(self, features: Tensor, x: Any) -> Tensor:
+        """Logits, with the mask from the network's input."""
+        return self.head(features, x[self.mask[0]]) if self.mask else self.head(features)

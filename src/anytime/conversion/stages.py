@@ -1,0 +1,151 @@
+"""The stages of a captured model, and the state that travels between them."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_map
+
+from anytime.errors import AnytimeError
+from anytime.network import select_rows
+
+StageFunction = Callable[..., tuple[Any, ...]]
+"""The code of a stage: from the trunk and the values that come in to those that leave."""
+
+
+class Trunk(nn.Module):
+    """The user's model as a function of one input to one tensor of logits; its parameters are the model's own.
+
+    Args:
+        model: takes a tensor as its argument, a dict as keyword arguments, a tuple or list as arguments.
+        logits: takes the logits out of what the model returns.
+    """
+
+    def __init__(self, model: nn.Module, logits: Callable[[Any], Tensor]) -> None:
+        super().__init__()
+        self.model, self.logits, self.frozen = model, logits, False
+
+    def forward(self, x: Any) -> Tensor:
+        """The model's own logits."""
+        if isinstance(x, Mapping):
+            return self.logits(self.model(**x))
+        return self.logits(self.model(*x) if isinstance(x, tuple | list) else self.model(x))
+
+    def train(self, mode: bool = True) -> "Trunk":
+        """A frozen trunk stays in eval mode."""
+        return super().train(mode and not self.frozen)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Where the samples are in a value that travels."""
+
+    dim: int
+    one_each: bool
+    """Each has one row along the dimension; otherwise several, one after the other."""
+
+
+@dataclass(frozen=True)
+class Carried:
+    """The state between two stages: the values that cross the cut."""
+
+    values: tuple[Any, ...]
+    layout: tuple[Rows | None, ...]
+
+    def take(self, rows: Tensor) -> "Carried":
+        """Those of some samples."""
+        pairs = list(zip(self.values, self.layout, strict=True))
+        batch = next(value.shape[layout.dim] for value, layout in pairs if layout and layout.one_each)
+        return Carried(tuple(_take(value, layout, rows, batch) for value, layout in pairs), self.layout)
+
+
+def _take(value: Any, layout: Rows | None, rows: Tensor, batch: int) -> Any:
+    if layout is None:
+        return value
+    if not layout.one_each:
+        each = value.shape[layout.dim] // batch
+        rows = (rows[:, None] * each + torch.arange(each, device=rows.device)).flatten()
+    return select_rows(value, rows, layout.dim)
+
+
+class Stage(nn.Module):
+    """A part of the captured graph. It has no parameters of its own: it reads those of the trunk."""
+
+    def __init__(
+        self,
+        trunk: Trunk,
+        run: StageFunction,
+        layout: tuple[Rows | None, ...],
+        reads: list[str],
+        inputs: "Inputs | None",
+    ) -> None:
+        super().__init__()
+        self._trunk = (trunk,)  # in a tuple, so that it is not a submodule a second time
+        self.layout, self.reads, self.inputs = layout, reads, inputs
+        self._run = run
+
+    def forward(self, state: Any) -> Carried:
+        """The state after this stage."""
+        values = self.inputs.flatten(state) if self.inputs else state.values
+        return Carried(self._run(self._trunk[0], *values), self.layout)
+
+    def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:  # noqa: ARG002
+        """The model's parameters that this stage reads."""
+        named = dict(self._trunk[0].named_parameters(remove_duplicate=False))
+        return iter({id(named[name]): named[name] for name in self.reads if name in named}.values())
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What the captured graph takes: the structure of the example, and which dimensions are fixed."""
+
+    spec: Any
+    leaves: list[Any]
+    """Of the example: of a tensor the least and largest size of each dimension, otherwise the value itself."""
+    keys: list[str] | None
+
+    def __deepcopy__(self, _memo: Any) -> "Inputs":
+        return self  # nothing in it ever changes
+
+    def flatten(self, x: Any) -> list[Tensor]:
+        """The tensors of an input, which must be of the example's form."""
+        if self.keys is not None and isinstance(x, Mapping) and sorted(x) == sorted(self.keys):
+            x = {key: x[key] for key in self.keys}
+        leaves, spec = tree_flatten(x)
+        if spec != self.spec:
+            raise AnytimeError(f"got an input of the form {_form(x)}; the example was of the form {self._example()}")
+        for leaf, expected in zip(leaves, self.leaves, strict=True):
+            if isinstance(leaf, Tensor) != isinstance(expected, tuple):
+                raise AnytimeError(
+                    f"got an input of the form {_form(x)}; the example was of the form {self._example()}"
+                )
+            if isinstance(leaf, Tensor):
+                sizes = zip(expected, leaf.shape, strict=False)
+                fits = leaf.ndim == len(expected) and all(least <= n <= most for (least, most), n in sizes)
+            else:
+                fits = leaf == expected
+            if not fits:
+                raise AnytimeError(f"got {_form(leaf)} where the model was captured with {_shape(expected)}")
+        return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+
+    def _example(self) -> str:
+        return str(dict.fromkeys(self.keys, "…")) if self.keys is not None else f"{len(self.leaves)} tensors"
+
+
+def _form(x: Any) -> str:
+    return str(tree_map(lambda leaf: tuple(leaf.shape) if isinstance(leaf, Tensor) else leaf, x))
+
+
+def _shape(expected: Any) -> str:
+    if not isinstance(expected, tuple):
+        return repr(expected)
+    return "a tensor of shape (" + ", ".join(map(describe_size, expected)) + ")"
+
+
+def describe_size(bounds: tuple[int, float]) -> str:
+    """The sizes between two bounds in words."""
+    least, most = bounds
+    return str(least) if least == most else "any" if most == inf else f"{least} to {most}"

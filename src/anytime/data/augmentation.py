@@ -1,0 +1,79 @@
+"""Augmentation of a whole batch of bytes at once, N × H × W × C, on whatever device it is.
+
+Each takes one random number between 0 and 1 for each image and decision, drawn by the caller on the CPU: so a seed
+gives the same pictures on every device, and a process that has only a part of a batch takes its part of the numbers.
+"""
+
+import hashlib
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """Random changes of training images.
+
+    Args:
+        pad: Pixels of zero padding on each side before a random crop to the original size; 0 for none.
+        flip: Mirror images left to right with probability 1/2.
+        blur: Largest standard deviation of a Gaussian blur, in pixels; 0 for none.
+    """
+
+    pad: int = 0
+    flip: bool = False
+    blur: float = 0.0
+
+    def __call__(self, pixels: Tensor, seed: int, first: int, total: int) -> Tensor:
+        """Change N × C × H × W bytes: the images from ``first`` on of a batch of ``total`` with this seed."""
+        pixels = pixels.movedim(1, -1)
+        draws = torch.rand(4, total, generator=torch.Generator().manual_seed(seed))[:, first : first + len(pixels)]
+        if self.pad:
+            pixels = pad_crop(pixels, self.pad, draws[0], draws[1])
+        if self.flip:
+            pixels = flip(pixels, draws[2])
+        if self.blur:
+            pixels = blur(pixels, self.blur, draws[3])
+        return pixels.movedim(-1, 1)
+
+
+def mix(*numbers: int) -> int:
+    """A generator's seed from a run's seed, epoch and position, unlike that of any others."""
+    return int.from_bytes(hashlib.blake2b(repr(numbers).encode(), digest_size=8).digest()) >> 1
+
+
+def pad_crop(pixels: Tensor, pad: int, down: Tensor, right: Tensor) -> Tensor:
+    """Pad with zeros on all sides and cut each image out again, so far down and so far to the right."""
+    n, height, width, channels = pixels.shape
+    padded = F.pad(pixels, (0, 0, pad, pad, pad, pad))
+    # A row of the cut-out is one run of bytes, and one run begins at each pixel: whole runs are copied.
+    runs = padded.flatten().unfold(0, width * channels, channels)
+    steps = torch.stack([down, right]).mul_(2 * pad + 1).long()
+    first = (torch.arange(n) * padded.shape[1] + steps[0]) * padded.shape[2] + steps[1]
+    rows = first[:, None] + torch.arange(0, height * padded.shape[2], padded.shape[2])
+    return runs.index_select(0, rows.flatten().to(pixels.device)).view(n, height, width, channels)
+
+
+def flip(pixels: Tensor, coin: Tensor) -> Tensor:
+    """Mirror left to right the images whose coin shows less than 1/2."""
+    mirrored = coin < 0.5
+    which = mirrored.nonzero().squeeze(1).to(pixels.device)
+    both = torch.cat([pixels, pixels.index_select(0, which).flip(2)])
+    place = torch.where(mirrored, len(pixels) - 1 + mirrored.cumsum(0), torch.arange(len(pixels)))
+    return both.index_select(0, place.to(pixels.device))
+
+
+def blur(pixels: Tensor, strongest: float, share: Tensor) -> Tensor:
+    """Gaussian blur, each image with its share of the strongest deviation, in pixels; borders are repeated."""
+    height, width = pixels.shape[1:3]
+    radius = max(1, round(2 * strongest))
+    sigma = (share * strongest).clamp(min=1e-3).to(pixels.device)
+    offsets = torch.arange(-radius, radius + 1, device=pixels.device)
+    weights = torch.exp(-offsets.square() / (2 * sigma[:, None].square()))
+    weights = (weights / weights.sum(1, keepdim=True)).T[:, :, None, None, None]
+    x = F.pad(pixels.movedim(-1, 1).float(), (radius,) * 4, mode="replicate")
+    x = torch.stack([w * x[:, :, i : i + height] for i, w in enumerate(weights)]).sum(0)
+    x = torch.stack([w * x[..., i : i + width] for i, w in enumerate(weights)]).sum(0)
+    return x.round().to(torch.uint8).movedim(1, -1)

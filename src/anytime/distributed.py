@@ -1,0 +1,78 @@
+"""Several processes that train one network: what each must know of the others. Alone, all of it does nothing."""
+
+import os
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import PrefixStore, rendezvous  # pyright: ignore[reportPrivateImportUsage]
+
+
+def cores() -> int:
+    """Processor cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def count() -> int:
+    """How many processes train together."""
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def mine() -> int:
+    """Which of them this is, from 0; the first one writes."""
+    return dist.get_rank() if count() > 1 else 0
+
+
+def begin() -> torch.device | None:
+    """Join the processes that torchrun started, if it did; gives the device of this one where it has one of its own."""
+    if "LOCAL_RANK" not in os.environ or not dist.is_available():
+        return None
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    device = torch.device(accelerator.type, int(os.environ["LOCAL_RANK"])) if accelerator else torch.device("cpu")
+    if accelerator:
+        torch.accelerator.set_device_index(device)
+    store, rank, size = next(rendezvous("env://"))
+    # What a run before a restart left in the store would send this one to processes that are no more.
+    store = PrefixStore(f"attempt {_restarts()}", store)
+    dist.init_process_group(dist.get_default_backend_for_device(device), store=store, rank=rank, world_size=size)
+    return device
+
+
+def restarted() -> bool:
+    """Whether torchrun started this process again after a failure."""
+    return _restarts() > 0
+
+
+def _restarts() -> int:
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+
+
+def wait() -> None:
+    """Until all have come here."""
+    if count() > 1:
+        dist.barrier()
+
+
+def end() -> None:
+    """Leave."""
+    if dist.is_available() and dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def total(*tensors: Tensor) -> None:
+    """Add up each tensor over all processes, in place."""
+    if count() > 1:
+        for tensor in tensors:
+            dist.all_reduce(tensor)
+
+
+def average(tensors: list[Tensor]) -> None:
+    """Average tensors of one type over all processes, in place, in one exchange."""
+    if count() == 1 or not tensors:
+        return
+    flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
+    dist.all_reduce(flat)
+    flat /= count()
+    parts = flat.split([tensor.numel() for tensor in tensors])
+    for tensor, part in zip(tensors, parts, strict=True):
+        tensor.copy_(part.view(tensor.shape))

@@ -1,0 +1,282 @@
+"""EANN: anytime networks of exponentially growing cost, one after the other (Sec. 4 of the paper)."""
+
+from bisect import bisect_left
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from functools import cache
+from itertools import chain
+from math import inf
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
+
+from anytime.cost import costs
+from anytime.errors import AnytimeError
+from anytime.evaluation import collect
+from anytime.inference.latency import forget as forget_latency
+from anytime.inference.limits import forget as forget_costs
+from anytime.models import create_model, resann
+from anytime.network import AnytimeNetwork
+
+
+class EANN(AnytimeNetwork):
+    """Networks that run in the order of their cost, as one anytime network.
+
+    A prediction is offered only if its exit was better on validation images than every one before it (``fit_order``).
+    Heads of exits that are not offered do not run, nor what a network has after its last offered exit, nor a network
+    that has none. Before ``fit_order`` all exits are offered.
+
+    Networks with one exit make a sequence of plain networks, the paper's baseline (Fig. 5b).
+
+    Args:
+        members: the networks, trained for the same task; they are shared, not copied.
+        example: an input, for the order of their costs. By default an image of the size the members are made for; with
+            networks that have none the order is as given until ``fit_order`` sees an input.
+
+    Example:
+        >>> import anytime
+        >>> data = anytime.load_data("digits")
+        >>> nets = [anytime.create_model(f"resann-{n}-8", in_channels=1) for n in (1, 2)]
+        >>> eann = anytime.EANN(nets, example=torch.zeros(1, 1, 8, 8)).eval()
+        >>> eann.exits                                              # 3 of the first network, 6 of the second
+        9
+        >>> errors = eann.fit_order(data.batches(data.validation))
+        >>> len(errors), errors[0] == max(errors[member * 3 + exit] for member, exit in eann.offered)
+        (9, True)
+    """
+
+    def __init__(self, members: Iterable[AnytimeNetwork], example: Any = None) -> None:
+        nn.Module.__init__(self)
+        given = [members] if isinstance(members, nn.Module) else list(members or ())
+        if not given:
+            raise AnytimeError("an ensemble has at least one network: anytime.EANN([net1, net2])")
+        for member in given:
+            if isinstance(member, EANN):
+                raise AnytimeError(
+                    "an ensemble of ensembles: give the networks themselves, anytime.EANN([*eann.members])"
+                )
+            if not isinstance(member, AnytimeNetwork):
+                raise AnytimeError(
+                    f"a {type(member).__name__} is no anytime network: anytime.create_model builds one, "
+                    "anytime.convert makes one of a model"
+                )
+        if len({id(member) for member in given}) < len(given):
+            raise AnytimeError("the same network twice: the second time it could not be better")
+        self.members = nn.ModuleList(given)
+        self._offered = self._all_exits(example)
+        configs = [member.config for member in self._networks]
+        self.image_size = max((member.image_size or 0 for member in self._networks), default=0) or None
+        if all(config and config.get("model") for config in configs):
+            abouts = [config.get("about") for config in configs if config]
+            bare = [{key: value for key, value in config.items() if key != "about"} for config in configs if config]
+            about = {"about": abouts[0]} if abouts[0] and all(other == abouts[0] for other in abouts) else {}
+            self.config = {"model": NAME, "members": bare, **about}
+
+    @property
+    def _networks(self) -> list[AnytimeNetwork]:
+        return list(self.members)  # type: ignore[arg-type]
+
+    @property
+    def offered(self) -> list[tuple[int, int]]:
+        """The exits that are offered, in the order in which they are reached: member and exit of that member.
+
+        ``eann.offered[prediction.exit]`` says where a prediction comes from.
+        """
+        return self._offered
+
+    @offered.setter
+    def offered(self, exits: Iterable[tuple[int, int]]) -> None:
+        pairs = [(int(member), int(exit)) for member, exit in exits]
+        for member, exit in pairs:
+            if not (0 <= member < len(self.members) and 0 <= exit < self._networks[member].exits):
+                raise AnytimeError(f"exit {exit} of network {member} is offered, and there is none")
+        members = dict.fromkeys(member for member, _ in pairs)
+        reached = [(member, exit) for member in members for exit in sorted({e for m, e in pairs if m == member})]
+        if not pairs or pairs != reached:
+            raise AnytimeError(
+                "offered are one exit or more, in the order in which they are reached, network by network"
+            )
+        self._offered = pairs
+        forget_latency(self)  # what was known of the stages is of others
+        forget_costs(self)
+
+    @property
+    def exits(self) -> int:
+        """How many exits are offered."""
+        return len(self.offered)
+
+    @property
+    def order(self) -> list[int]:
+        """The members that run, cheapest first."""
+        return list(dict.fromkeys(member for member, _ in self.offered))
+
+    @property
+    def units(self) -> list[tuple[nn.Module, nn.Module | None]]:
+        """The stages that run, each with its head; None where it has no exit, or one that is not offered."""
+        units: list[tuple[nn.Module, nn.Module | None]] = []
+        for member in self.order:
+            wanted = self.offered_by(member)
+            units += [
+                (stage, head if exit in wanted else None)
+                for exit, (stage, head) in enumerate(self._networks[member].units[: wanted[-1] + 1])
+            ]
+        return units
+
+    @property
+    def stages(self) -> list[nn.Module]:  # type: ignore[override]
+        """The stages that run."""
+        return [stage for stage, _ in self.units]
+
+    @property
+    def heads(self) -> list[nn.Module]:  # type: ignore[override]
+        """The heads of the offered exits."""
+        return [head for _, head in self.units if head is not None]
+
+    @property
+    def paused_because(self) -> str | None:
+        """Why a member cannot narrow its batch, if one cannot; see ``ConvertedNetwork``."""
+        return next((why for member in self.members if (why := getattr(member, "paused_because", None))), None)
+
+    def walk(self, x: Any) -> Generator[Callable[[], Tensor] | None, Tensor | None, None]:
+        """Run one stage of one network after the other; yields the offered exits unopened, None after other stages."""
+        for member, wanted in [(member, self.offered_by(member)) for member in self.order]:
+            walk = self.walk_member(member, x, wanted)
+            rows = None
+            while True:
+                try:
+                    head = walk.send(rows)
+                except StopIteration:
+                    break
+                rows = yield head
+                if rows is not None:
+                    x = self.take(x, rows)
+
+    def walk_member(
+        self, member: int, x: Any, wanted: Sequence[int]
+    ) -> Generator[Callable[[], Tensor] | None, Tensor | None, None]:
+        """The part of the walk that one network makes, up to the last of its wanted exits."""
+        walk = self._networks[member].walk(x)
+        head = next(walk)
+        for exit in range(wanted[-1] + 1):
+            rows = yield head if exit in wanted else None
+            if exit == wanted[-1]:
+                walk.close()
+                return
+            head = walk.send(rows)
+
+    def offered_by(self, member: int) -> list[int]:
+        """The exits of one network that are offered."""
+        return [exit for one, exit in self.offered if one == member]
+
+    def fit_order(self, validation: Iterable[tuple[Any, Tensor]]) -> list[float]:
+        """Find on held-out data which exits to offer: those with fewer errors than all before them.
+
+        So the errors of the offered ones fall strictly, and the last of them is the best of all exits. ``save`` keeps
+        them with the model.
+
+        Args:
+            validation: batches of inputs and labels, gone through once; e.g. ``data.batches(data.validation)``.
+
+        Returns:
+            The error of every exit of every network, in the order of the networks' costs.
+        """
+        batches = iter(validation)
+        first = list(next(zip(batches, strict=False), ()))
+        before = self._offered
+        try:
+            example = _one_sample(first[0][0]) if first and isinstance(first[0], tuple | list) else None
+            self.offered = everything = self._all_exits(example)
+            wrong = collect(self, chain(first, batches)).wrong
+            errors = wrong.double().mean(1).tolist()
+            self.offer(dict(zip(everything, errors, strict=True)))
+        except BaseException:
+            self.offered = before
+            raise
+        return errors
+
+    def offer(self, errors: Mapping[tuple[int, int], float]) -> None:
+        """What ``fit_order`` does once the errors are known.
+
+        Args:
+            errors: of each (member, exit), in the order in which they are reached.
+        """
+        best, offered = inf, []
+        if not errors or any(error != error for error in errors.values()):
+            raise AnytimeError("there are no errors to order the exits by: validation needs at least one sample")
+        for exit, error in errors.items():
+            if error < best:
+                best = error
+                offered.append(exit)
+        self.offered = offered
+
+    def _all_exits(self, example: Any) -> list[tuple[int, int]]:
+        members = list(range(len(self.members)))
+        if example is None:
+            example = _image_for(self._networks)
+        if example is not None and len(members) > 1:
+            spent = [costs(member, example).macs[-1] for member in self._networks]
+            members.sort(key=spent.__getitem__)
+        return [(member, exit) for member in members for exit in range(self._networks[member].exits)]
+
+    def get_extra_state(self) -> Tensor:
+        """The offered exits, for ``state_dict``."""
+        return torch.tensor(self._offered, dtype=torch.int64, device="cpu").view(-1, 2)
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """What ``get_extra_state`` gave; refuses exits that these networks do not have."""
+        self.offered = state.tolist()
+
+    @staticmethod
+    def plan(smallest: str, largest: str, base: float = 2.0) -> list[str]:
+        """Names of networks whose costs grow by at most ``base``, from the largest down to the smallest.
+
+        The largest is what the ensemble ends with. Each smaller one is the cheapest of its family that costs at least
+        1/base of the next: then the depths at which the next is not yet good are covered (Sec. 4).
+
+        Args:
+            smallest: the last one that may be added, e.g. ``resann-7-32`` or ``resann26``.
+            largest: of the same family, e.g. ``resann-25-32`` or ``resann101``.
+            base: b, above 1.
+
+        Example:
+            >>> EANN.plan("resann-7-32", "resann-25-32")
+            ['resann-7-32', 'resann-13-32', 'resann-25-32']
+            >>> EANN.plan("resann26", "resann101")
+            ['resann26', 'resann50', 'resann101']
+        """
+        if not base > 1:
+            raise AnytimeError(f"base={base}: networks grow, so it is a number above 1")
+        family = resann.between(smallest, largest)  # cheapest first
+        cost = cache(_cost_of)
+        planned = [len(family) - 1]
+        while planned[0] > 0:
+            needed = cost(family[planned[0]]) / base
+            enough = bisect_left(family, needed, hi=planned[0], key=cost)
+            planned.insert(0, min(enough, planned[0] - 1))
+        return [family[i] for i in planned]
+
+
+NAME = "eann"
+"""How ``config.json`` names an ensemble."""
+
+
+def _one_sample(x: Any) -> Any:
+    return tree_map(lambda leaf: leaf[:1] if isinstance(leaf, Tensor) else leaf, x)
+
+
+def _image_for(members: list[AnytimeNetwork]) -> Tensor | None:
+    """An image, without pixels, that networks for images take; None of other networks."""
+    size = max((member.image_size or 0 for member in members), default=0)
+    first = next((module for module in members[0].modules() if isinstance(module, nn.Conv2d)), None)
+    if not size or first is None:
+        return None
+    return torch.empty(1, first.in_channels, size, size, device="meta")
+
+
+def _cost_of(name: str) -> int:
+    with torch.device("meta"):
+        net = create_model(name)
+    image = _image_for([net])
+    assert image is not None
+    return costs(net, image).macs[-1]

@@ -1,0 +1,1 @@
+"""Training: the loop, the recipe, the run folder and its checkpoints, several trainings side by side."""

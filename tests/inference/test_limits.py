@@ -1,0 +1,409 @@
+"""Stop whenever: what predict, start and astart promise."""
+
+import asyncio
+import contextlib
+import subprocess
+import sys
+import threading
+import time
+
+import laws
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+import anytime
+
+STAGE = 0.01
+"""Seconds that a sleepy stage sleeps."""
+
+
+@contextlib.contextmanager
+def quiet_machine():
+    """Time that passes by sleeping alone, so that what fits before a deadline can be said exactly."""
+    now = 0.0
+
+    def sleep(seconds):
+        nonlocal now
+        now += seconds
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(time, "perf_counter", lambda: now)
+        patch.setattr(time, "sleep", sleep)
+        yield
+
+
+class Sleepy(nn.Module):
+    """A stage that takes its time and counts how often it was begun."""
+
+    def __init__(self, seconds=STAGE):
+        super().__init__()
+        self.seconds, self.begun = seconds, 0
+
+    def forward(self, x):
+        self.begun += 1
+        time.sleep(self.seconds)
+        return x + 1
+
+
+class Gated(nn.Module):
+    """A stage that waits until it is let through."""
+
+    def __init__(self, gate):
+        super().__init__()
+        self.gate, self.begun = gate, 0
+
+    def forward(self, x):
+        self.begun += 1
+        assert self.gate.acquire(timeout=60)
+        return x + 1
+
+
+def chain(stages):
+    return anytime.AnytimeNetwork(stages, [nn.Identity() for _ in stages]).eval()
+
+
+def sleepy(stages=6):
+    return chain([Sleepy() for _ in range(stages)])
+
+
+def gated(stages=6):
+    """A network and the gate of its stages: each needs one ``release``."""
+    gate = threading.Semaphore(0)
+    return chain([Gated(gate) for _ in range(stages)]), gate
+
+
+def wait_for(run, exit):
+    while (latest := run.latest()) is None or latest.exit < exit:
+        time.sleep(0.001)
+    return latest
+
+
+def resann():
+    torch.manual_seed(0)
+    return anytime.create_model("resann-2-8").eval()
+
+
+X = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+ZERO = torch.zeros(1)
+NET = resann()
+COST = anytime.costs(NET, X)
+
+
+@given(st.integers(1, 6))
+def test_exits_runs_one_head_and_no_deeper_stage(exits):
+    net, ran = resann(), []
+    for i, (stage, head) in enumerate(zip(net.stages, net.heads, strict=True)):
+        stage.register_forward_hook(lambda *_, i=i: ran.append(("stage", i)))
+        head.register_forward_hook(lambda *_, i=i: ran.append(("head", i)))
+    with torch.no_grad():
+        whole = net(X)
+    ran.clear()
+    prediction = anytime.predict(net, X, exits=exits)
+    assert torch.equal(prediction.logits, whole[exits - 1])
+    assert prediction.exit == exits - 1
+    assert prediction.complete == (exits == 6)
+    assert prediction.stopped_by == (None if exits == 6 else "exits")
+    assert ran == [("stage", i) for i in range(exits)] + [("head", exits - 1)]
+
+
+@given(st.floats(0, 1.2))
+def test_macs_reach_the_deepest_exit_that_they_pay_for(fraction):
+    net, cost = NET, COST
+    budget = fraction * cost.alone[-1]
+    if budget < cost.alone[0]:
+        with pytest.raises(anytime.UnfinishedError) as error:
+            anytime.predict(net, X, macs=budget)
+        assert error.value.needed == cost.alone[0]
+        return
+    prediction = anytime.predict(net, X, macs=budget)
+    assert prediction.macs == cost.alone[prediction.exit] <= budget
+    assert prediction.complete or cost.alone[prediction.exit + 1] > budget
+
+
+@given(st.integers(1, 6), st.integers(1, 6))
+def test_the_first_limit_to_bind_wins(exits, affordable):
+    prediction = anytime.predict(NET, X, exits=exits, macs=COST.alone[affordable - 1], deadline=60)
+    assert prediction.exit + 1 == min(exits, affordable)
+    bound = None if prediction.complete else "macs" if affordable < exits else "exits"
+    assert prediction.stopped_by == bound
+
+
+@given(st.floats(0, 1.5 * 6 * STAGE))
+def test_a_deadline_is_used_to_the_full(deadline):
+    net = sleepy()
+    with quiet_machine():
+        deepest = anytime.profile(net, ZERO, repeats=2, warmup=0).deepest(deadline + 1e-9)
+        if deepest is None:
+            with pytest.raises(anytime.UnfinishedError) as error:
+                anytime.predict(net, ZERO, deadline=deadline)
+            assert error.value.needed == pytest.approx(STAGE)
+            assert net.stages[0].begun == 2, "a stage was begun that could not end in time"
+            return
+        prediction = anytime.predict(net, ZERO, deadline=deadline + 1e-9)
+    assert prediction.exit == deepest
+    assert prediction.seconds <= deadline + 1e-9
+    assert prediction.logits.item() == deepest + 1
+    assert sum(stage.begun for stage in net.stages) == 2 * 6 + deepest + 1
+
+
+@settings(max_examples=25)
+@given(st.floats(0, 1.5 * 6 * STAGE))
+def test_a_deadline_is_kept(deadline):
+    net = sleepy()
+    anytime.profile(net, ZERO, repeats=2, warmup=0)
+    begun = time.perf_counter()
+    try:
+        prediction = anytime.predict(net, ZERO, deadline=deadline)
+    except anytime.UnfinishedError as error:
+        assert deadline <= 1.1 * error.needed or error.prediction.seconds > deadline  # noqa: PT017
+    else:
+        assert prediction.logits.item() == prediction.exit + 1
+    assert time.perf_counter() - begun <= deadline + STAGE + 1, "far more than another process can be in the way"
+
+
+def test_without_a_profile_it_learns_one():
+    net = sleepy()
+    with quiet_machine():
+        first = anytime.predict(net, ZERO, deadline=3.5 * STAGE)
+        assert (first.exit, first.stopped_by) == (2, "deadline")
+        assert anytime.predict(net, ZERO).macs == 0
+        assert anytime.predict(net, ZERO, deadline=3.8 * STAGE).exit == 2
+        with pytest.raises(anytime.UnfinishedError, match=r"it takes about 0\.01"):
+            anytime.predict(net, ZERO, deadline=0.5 * STAGE)
+
+
+def test_a_slow_moment_does_no_lasting_harm():
+    net = sleepy()
+    with quiet_machine():
+        for stage in net.stages:
+            stage.seconds = 5 * STAGE
+        anytime.predict(net, ZERO)
+        for stage in net.stages:
+            stage.seconds = STAGE
+        for _ in range(4):  # one more exit each time, as the stages turn out to be fast again
+            prediction = anytime.predict(net, ZERO, deadline=12 * STAGE)
+    assert prediction.complete
+
+
+def test_the_first_exit_too_late_is_not_an_answer():
+    net = sleepy()
+    with pytest.raises(anytime.UnfinishedError, match="too late") as error:
+        anytime.predict(net, ZERO, deadline=0.2 * STAGE)
+    assert error.value.stopped_by == "deadline"
+    assert error.value.seconds >= STAGE
+    assert torch.equal(error.value.prediction.logits, ZERO + 1)
+    with pytest.raises(TimeoutError):
+        anytime.predict(net, ZERO, deadline=0)
+
+
+def test_anything_with_steps_will_do():
+    class Counts:
+        def steps(self, x):
+            for exit in range(3):
+                time.sleep(STAGE)
+                yield anytime.Step(exit, x * exit)
+
+    assert torch.equal(anytime.predict(Counts(), ZERO).logits, 2 * ZERO)
+    assert anytime.predict(Counts(), ZERO).complete
+    assert anytime.predict(Counts(), ZERO, exits=2).exit == 1
+    assert anytime.predict(Counts(), ZERO, exits=2).macs is None
+    with pytest.raises(anytime.AnytimeError, match="cost of a Counts is not known"):
+        anytime.predict(Counts(), ZERO, macs=1)
+
+
+def test_stop_ends_it_within_a_stage():
+    stop = threading.Event()
+    net = sleepy(50)
+    net.stages[4].register_forward_pre_hook(lambda *_: stop.set())
+    prediction = anytime.predict(net, ZERO, stop=stop)
+    assert prediction.stopped_by == "stop"
+    assert prediction.exit == 4
+    assert torch.equal(prediction.logits, ZERO + 5)
+    assert net.stages[5].begun == 0
+    with pytest.raises(anytime.UnfinishedError, match="stop"):
+        anytime.predict(net, ZERO, stop=stop)
+
+
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        ({"exits": 0}, "must be a whole number from 1"),
+        ({"exits": 7}, "has 6"),
+        ({"deadline": float("nan")}, "deadline=nan"),
+        ({"macs": float("nan")}, "macs=nan"),
+    ],
+)
+def test_limits_that_make_no_sense(limits, message):
+    with pytest.raises(anytime.AnytimeError, match=message):
+        anytime.predict(resann(), X, **limits)
+
+
+def test_training_mode_is_refused():
+    with pytest.raises(anytime.AnytimeError, match=r"net\.eval\(\)"):
+        anytime.predict(resann().train(), X)
+
+
+def test_a_run_goes_on_by_itself():
+    net, gate = gated()
+    with anytime.start(net, ZERO) as run:
+        assert run.latest() is None
+        assert not run.done
+        gate.release(3)
+        wait_for(run, 2)
+        early = run.result(timeout=0.01)
+        assert (early.exit, early.complete) == (2, False)
+        gate.release(3)
+        last = run.result()
+    assert last.complete
+    assert torch.equal(last.logits, ZERO + 6)
+    assert torch.equal(early.logits, ZERO + 3)
+
+
+def test_a_stopped_run_keeps_what_it_had():
+    net, gate = gated(100)
+    run = anytime.start(net, ZERO)
+    with pytest.raises(anytime.UnfinishedError):
+        run.result(timeout=0)
+    gate.release(3)
+    wait_for(run, 2)
+    threading.Timer(0.01, gate.release).start()  # the stage that runs meanwhile
+    run.stop()
+    assert run.done
+    assert net.stages[4].begun == 0
+    assert run.latest().exit in (2, 3)
+    assert run.latest().stopped_by == run.result().stopped_by == "stop"
+    assert not run.result().complete
+
+
+def test_exceptions_reach_the_caller():
+    net = sleepy(3)
+    net.stages[1] = nn.Linear(5, 5)
+    run = anytime.start(net, ZERO)
+    for ask in (run.result, run.latest):
+        with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+            ask()
+    run.stop()
+
+
+def test_many_runs_at_once_are_each_their_own():
+    net, inputs = resann(), torch.randn(16, 1, 3, 16, 16)
+    with torch.no_grad():
+        wanted = [net(x)[-1] for x in inputs]
+    before = threading.active_count()
+    runs = [anytime.start(net, x) for x in inputs]
+    for run, logits in zip(runs, wanted, strict=True):
+        assert torch.allclose(run.result().logits, logits, atol=1e-5)
+    assert threading.active_count() == before
+
+
+def test_the_interpreter_ends_though_a_run_goes_on(environment):
+    code = """
+import time, torch, anytime
+class Slow(torch.nn.Module):
+    def forward(self, x):
+        time.sleep(0.05)
+        return x
+net = anytime.AnytimeNetwork([Slow() for _ in range(2000)], [torch.nn.Identity() for _ in range(2000)]).eval()
+run = anytime.start(net, torch.zeros(1))
+run.result(timeout=0.2)
+print("end")
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=environment)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "end\n", "")
+
+
+def test_async_gives_every_exit_and_stops_when_left():
+    net, threads = sleepy(), threading.active_count()
+
+    async def whole():
+        return [prediction.exit async for prediction in anytime.astart(net, ZERO)]
+
+    async def part():
+        async for prediction in anytime.astart(net, ZERO):
+            if prediction.exit == 1:
+                break
+
+    async def limited():
+        return [prediction.exit async for prediction in anytime.astart(net, ZERO, exits=3)]
+
+    assert asyncio.run(whole()) == [0, 1, 2, 3, 4, 5]
+    assert asyncio.run(limited()) == [0, 1, 2]
+    before = [stage.begun for stage in net.stages]
+    asyncio.run(part())
+    time.sleep(2 * STAGE)
+    assert net.stages[-1].begun == before[-1]
+    assert threading.active_count() == threads
+
+    async def broken():
+        net.stages[1] = nn.Linear(5, 5)
+        async for _ in anytime.astart(net, ZERO):
+            pass
+
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        asyncio.run(broken())
+
+
+def test_a_narrowed_walk_is_the_walk_of_the_rest():
+    for name in ("resann-2-8", "denseann-40-4", "msdnet-cifar"):
+        net = anytime.create_model(name).eval()
+        laws.narrowing_law(net, torch.randn(5, 3, 32, 32))
+
+
+def test_counting_is_not_taken_for_a_slow_stage():
+    net = resann()
+    anytime.predict(net, X, macs=1e12)  # counts first
+    assert anytime.predict(net, X, deadline=0.5).complete
+
+
+def test_what_was_slow_is_tried_again():
+    net, answered = sleepy(2), 0
+    with quiet_machine():
+        net.stages[0].seconds = 20 * STAGE
+        anytime.predict(net, ZERO)
+        net.stages[0].seconds = 0
+        for _ in range(12):
+            try:
+                anytime.predict(net, ZERO, deadline=10 * STAGE)
+                answered += 1
+            except anytime.UnfinishedError as error:
+                assert error.needed >= 20 * STAGE  # noqa: PT017
+    assert answered == 3, "tried the tenth time, always answered from then on"
+
+
+def test_counting_in_threads_leaves_attention_as_it_was():
+    def flags():
+        return torch.backends.cuda.flash_sdp_enabled(), torch.backends.cuda.mem_efficient_sdp_enabled()
+
+    before, net = flags(), resann()
+    threads = [threading.Thread(target=anytime.costs, args=(net, X[:1].repeat(b, 1, 1, 1))) for b in range(2, 10)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert flags() == before
+
+
+@pytest.mark.parametrize("limits", [{"exits": 2.5}, {"exits": True}, {"deadline": "3"}, {"macs": "3"}, {"stop": True}])
+def test_limits_of_other_types(limits):
+    with pytest.raises(anytime.AnytimeError, match="it must be"):
+        anytime.predict(NET, X, **limits)
+    with pytest.raises(anytime.AnytimeError, match="it must be"):
+        anytime.astart(NET, X, **limits)
+
+
+def test_what_is_no_network():
+    for thing in (nn.Linear(2, 2).eval(), 5):
+        with pytest.raises(anytime.AnytimeError, match=r"no steps\(x\)"):
+            anytime.predict(thing, X)
+    with pytest.raises(anytime.AnytimeError, match="no anytime network"):
+        anytime.profile(nn.Linear(2, 2), X)
+
+    class Nothing:
+        def steps(self, _):
+            yield from ()
+
+    with pytest.raises(anytime.AnytimeError, match="has no exits"):
+        anytime.predict(Nothing(), X)

@@ -1,0 +1,165 @@
+"""Easy samples leave early: what calibrate and a policy promise."""
+
+import json
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.nn.functional import cross_entropy
+
+import anytime
+from anytime.evaluation import Outputs, collect
+from anytime.inference.calibration import RULES, fit_policy, sweep
+from anytime.inference.policy import SCORES
+
+
+def outputs(seed, exits=5, samples=200, classes=4):
+    """Exits that get surer and better with depth."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.randint(classes, (samples,), generator=generator)
+    noise = torch.randn(exits, samples, classes, generator=generator)
+    signal = torch.nn.functional.one_hot(labels, classes) * torch.linspace(0.5, 2.5, exits)[:, None, None]
+    return Outputs(noise + signal, labels)
+
+
+@given(st.integers(0, 1000), st.floats(0, 1), st.sampled_from(SCORES), st.sampled_from(list(RULES)))
+def test_the_average_cost_meets_the_budget(seed, part, score, rule):
+    known, costs = outputs(seed), [10.0, 25.0, 40.0, 70.0, 100.0]
+    budget = costs[0] + part * (costs[-1] - costs[0])
+    policy = fit_policy(known, costs, budget, score=score, rule=rule)
+    left = policy.exits(known.logits)
+    assert policy.shares == pytest.approx((left.bincount(minlength=5) / len(left)).tolist())
+    assert policy.cost(left) <= budget + 1e-9
+    # Not cheaper than needed either: one sample more on its way would be too much, or few.
+    assert policy.cost(left) >= budget - (1.0 if rule == "common" else 2.5)
+
+
+def test_more_budget_fewer_errors():
+    points = sweep(outputs(0, samples=4000), outputs(1, samples=4000), [10.0, 25.0, 40.0, 70.0, 100.0])
+    errors = [point.error for point in points]
+    assert errors[0] > errors[5] > errors[-1] - 0.01
+    assert all(point.cost == pytest.approx(point.budget, rel=0.03) for point in points)
+    assert all(sum(point.shares) == pytest.approx(1) for point in points)
+
+
+@given(st.integers(0, 1000))
+def test_temperatures_are_the_best(seed):
+    known = outputs(seed)
+    policy = fit_policy(known, [1.0, 2.0, 3.0, 4.0, 5.0], 3.0)
+    for logits, temperature in zip(known.logits.double(), policy.temperatures, strict=True):
+        best = cross_entropy(logits / temperature, known.labels)
+        for other in (0.9, 0.99, 1.01, 1.1):
+            assert best <= cross_entropy(logits / (other * temperature), known.labels) + 1e-12
+
+
+NETS = {
+    "resann": lambda: anytime.create_model("resann-2-8"),
+    "denseann": lambda: anytime.models.DenseANN((4, 4), 4, 8, num_classes=10, small=True, exits=[2, 4, 6, 8]),
+    "msdnet": lambda: anytime.create_model("msdnet-cifar", num_classes=10),
+}
+
+
+@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("name", NETS)
+def test_a_batch_is_answered_as_each_of_its_samples(name, score):
+    net = NETS[name]().eval()
+    x, labels = torch.randn(24, 3, 32, 32), torch.randint(10, (24,))
+    policy = anytime.calibrate(net, [(x, labels)], budget=0.6, unit="fraction", score=score)
+    arrived = [0] * net.exits
+    for exit, stage in enumerate(net.stages):
+        stage.register_forward_pre_hook(lambda _, args, exit=exit: arrived.__setitem__(exit, rows(args[0])))
+    together = policy.predict(net, x)
+    assert len(set(together.exits.tolist())) > 1, "all left at once: nothing was tried"
+    # Each stage saw those alone that had not left before.
+    assert arrived == [int((together.exits >= exit).sum()) for exit in range(net.exits)]
+    for i in range(len(x)):
+        alone = policy.predict(net, x[i : i + 1])
+        assert alone.exits.item() == together.exits[i]
+        scale = together.logits.abs().max().item()  # an untrained network's logits may be in the hundreds
+        torch.testing.assert_close(alone.logits[0], together.logits[i], atol=1e-5 * max(1.0, scale), rtol=0)
+    assert torch.equal(together.exits, policy.exits(collect(net, [(x, labels)]).logits))
+
+
+def rows(state):
+    return len(state) if isinstance(state, torch.Tensor) else rows(state[0])
+
+
+def test_seconds_as_the_budget():
+    net, x = NETS["resann"](), torch.randn(8, 3, 16, 16)
+    seconds = anytime.profile(net, x, repeats=5).through
+    batches = [(x, torch.randint(10, (8,)))]
+    policy = anytime.calibrate(net, batches, budget=seconds[-1], unit="seconds")
+    assert policy.unit == "seconds"
+    assert policy.costs == sorted(policy.costs)
+
+
+def test_a_policy_is_saved_with_the_model(tmp_path):
+    known = outputs(0)
+    policy = fit_policy(known, [1.0, 2.0, 3.0, 4.0, 5.0], 3.0, rule="geometric")
+    policy.save(tmp_path)
+    assert anytime.Policy.load(tmp_path) == policy
+    content = json.loads((tmp_path / "policy.json").read_text())
+    for damage in ({"thresholds": [0.5]}, {"score": "hope"}, {"colour": "red"}):
+        (tmp_path / "policy.json").write_text(json.dumps(content | damage))
+        with pytest.raises(anytime.AnytimeError, match="is damaged"):
+            anytime.Policy.load(tmp_path)
+    with pytest.raises(anytime.AnytimeError, match=r"has no policy\.json"):
+        anytime.Policy.load(tmp_path / "elsewhere")
+
+
+def test_what_makes_no_sense_is_refused():
+    known, costs = outputs(0), [1.0, 2.0, 3.0, 4.0, 5.0]
+    for options, message in [
+        ({"budget": 0.5}, "first exit takes 1"),
+        ({"budget": float("inf")}, "the last 5"),
+        ({"budget": 3.0, "score": "hope"}, "confidence"),
+        ({"budget": 3.0, "rule": "hope"}, "geometric"),
+    ]:
+        with pytest.raises(anytime.AnytimeError, match=message):
+            fit_policy(known, costs, **options)
+    net = anytime.create_model("resann-1-4")
+    with pytest.raises(anytime.AnytimeError, match="one of macs, seconds, fraction"):
+        anytime.calibrate(net, [], budget=1, unit="hours")
+    with pytest.raises(anytime.AnytimeError, match="no batches"):
+        anytime.calibrate(net, [], budget=1)
+    policy = fit_policy(known, costs, 3.0)
+    with pytest.raises(anytime.AnytimeError, match="5 exits, not of 3"):
+        policy.predict(net, torch.zeros(1, 3, 32, 32))
+    with pytest.raises(anytime.AnytimeError, match="training mode"):
+        fit_policy(outputs(0, exits=3), costs[:3], 3.0).predict(net, torch.zeros(1, 3, 32, 32))
+
+
+def test_a_sample_that_is_no_number_does_not_spoil_the_batch():
+    net = NETS["resann"]().eval()
+    x, labels = torch.randn(24, 3, 32, 32), torch.randint(10, (24,))
+    policy = anytime.calibrate(net, [(x, labels)], budget=0.6, unit="fraction")
+    spoilt = x.clone()
+    spoilt[2] = float("nan")
+    answers = policy.predict(net, spoilt)
+    assert answers.exits[2] == net.exits - 1
+    assert torch.equal(answers.exits[3:], policy.predict(net, x).exits[3:])
+    with pytest.raises(anytime.AnytimeError, match="no numbers for some"):
+        anytime.calibrate(net, [(spoilt, labels)], budget=0.6, unit="fraction")
+    with pytest.raises(anytime.AnytimeError, match="expected a batch"):
+        policy.predict(net, None)
+
+
+def test_wrong_validation_data():
+    net, x = NETS["resann"]().eval(), torch.randn(8, 3, 16, 16)
+    labels = torch.randint(10, (8,))
+    for batches, message in [
+        ((x, labels), "make a list"),
+        ([(x, labels[:1])], "one class number for each of 8"),
+        ([(x, labels.float())], "expected one class number"),
+        ([(x, labels - 100)], "there are 10 classes"),
+        ([(x[:0], labels[:0])], "no samples"),
+    ]:
+        with pytest.raises(anytime.AnytimeError, match=message):
+            anytime.calibrate(net, batches, budget=0.6, unit="fraction")
+    policy = anytime.calibrate(net, [(x[:0], labels[:0]), (x, labels)], budget=0.6, unit="fraction")
+    assert policy.costs[-1] > 0
+    with pytest.raises(anytime.AnytimeError, match=r"first exit takes 0\.2"):
+        anytime.calibrate(net, [(x, labels)], budget=0.1, unit="fraction")
+    with pytest.raises(anytime.AnytimeError, match="the last 1"):
+        anytime.calibrate(net, [(x, labels)], budget=50, unit="fraction")

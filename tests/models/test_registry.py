@@ -1,0 +1,107 @@
+import laws
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import anytime
+from anytime.models.placement import place_exits
+
+
+def resann_macs(n, c, classes, exits_after):
+    """ResANN(n, c)'s MACs at 3×32×32 counted by hand, to every exit."""
+    total, result = 27 * c * 1024, []
+    for unit in range(1, 3 * n + 1):
+        block = (unit - 1) // n
+        width, pixels = c * 2**block, 1024 // 4**block
+        before = width // 2 if block and (unit - 1) % n == 0 else width
+        total += 9 * (before + width) * width * pixels
+        if unit in exits_after:
+            total += width * classes
+            result.append(total)
+    return result
+
+
+@pytest.mark.parametrize("name", anytime.list_models("resann-*-*"))
+def test_the_papers_twelve(name):
+    n, c = map(int, name.split("-")[1:])
+    with torch.device("meta"):
+        net = anytime.create_model(name, num_classes=100)
+    cost = anytime.costs(net, torch.empty(1, 3, 32, 32, device="meta"))
+    exits = range(1, 3 * n + 1) if n < 25 else range(3, 76, 3)
+    assert cost.macs == resann_macs(n, c, 100, exits)
+    assert cost.macs == sorted(set(cost.macs))
+
+
+def test_the_known_total():
+    cost = anytime.costs(anytime.create_model("resann-9-16", num_classes=100), torch.empty(1, 3, 32, 32))
+    assert cost.macs[-1] / 1e6 == pytest.approx(125.6, rel=1e-3)
+    assert cost.params[-1] / 1e6 == pytest.approx(0.96, abs=0.005)
+
+
+@settings(max_examples=30)
+@given(
+    n=st.integers(1, 3),
+    c=st.integers(1, 9),
+    period=st.integers(1, 3),
+    channels=st.integers(1, 4),
+    height=st.integers(8, 33),
+    width=st.integers(8, 33),
+)
+def test_any_resann_obeys_the_laws(n, c, period, channels, height, width):
+    net = anytime.create_model(f"resann-{n}-{c}", num_classes=5, in_channels=channels, period=period)
+    x = torch.randn(2, channels, height, width)
+    assert net.exits == len(place_exits(3 * n, period))
+    laws.prefix_law(net, x)
+    laws.skipping_law(net, x, [-1])
+    laws.save_law(net, x)
+    laws.cost_law(net, x)
+
+
+@given(st.integers(1, 100), st.integers(1, 100))
+def test_exits_are_placed_backwards_from_the_end(units, period):
+    if period > units:
+        with pytest.raises(ValueError, match=f"1 to {units}"):
+            place_exits(units, period)
+    else:
+        zero_based = list(range((units - 1) % period, units, period))
+        assert place_exits(units, period) == [unit + 1 for unit in zero_based]
+        assert place_exits(units, period)[-1] == units
+
+
+@pytest.mark.parametrize(
+    ("exits", "nearest"), [([3, 1, 9], "[1, 3, 9]"), ([1, 4], "[1, 4, 9]"), ([0, 9], "[1, 9]"), ([5, 12], "[5, 9]")]
+)
+def test_impossible_exits_are_refused_with_the_nearest_that_work(exits, nearest):
+    with pytest.raises(ValueError) as error:
+        anytime.create_model("resann-3-4", exits=exits)
+    assert f"exits={nearest}" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "options", [{"exits": [1.0, 9.0]}, {"exits": "abc"}, {"exits": 3}, {"period": 1.5}, {"period": True}]
+)
+def test_exits_of_the_wrong_kind(options):
+    with pytest.raises(anytime.AnytimeError, match="1 to 9"):
+        anytime.create_model("resann-3-4", **options)
+
+
+def test_exits_by_unit():
+    assert anytime.create_model("resann-3-4", exits=[2, 5, 9]).exits == 3
+    with pytest.raises(ValueError, match="one of them"):
+        anytime.create_model("resann-3-4", exits=[9], period=1)
+
+
+def test_an_unknown_name_is_told_the_near_ones():
+    with pytest.raises(ValueError, match="resann-9-16"):
+        anytime.create_model("resan-9-16")
+    with pytest.raises(ValueError, match="it takes num_classes, in_channels, period, exits"):
+        anytime.create_model("resann-9-16", classes=3)
+    with pytest.raises(ValueError, match="whole number from 1"):
+        anytime.create_model("resann-0-16")
+
+
+def test_convolutions_start_as_he_said():
+    net = anytime.create_model("resann-1-64")
+    weight = net.stages[2].conv2.weight
+    assert weight.std().item() == pytest.approx((2 / (9 * 256)) ** 0.5, rel=0.02)

@@ -1,0 +1,89 @@
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+import anytime
+from anytime.training.jobs import Job, run_jobs, run_process
+
+COUNT = "import sys; print(sys.argv[1], file=sys.stderr); open(sys.argv[2], 'a').write(sys.argv[1])"
+
+
+def test_all_run_and_say_their_names(tmp_path, capsys):
+    jobs = [Job(f"job {i}", ["-c", COUNT, str(i), str(tmp_path / f"{i}")]) for i in range(4)]
+    run_jobs(jobs, at_once=2)
+    assert [(tmp_path / f"{i}").read_text() for i in range(4)] == ["0", "1", "2", "3"]
+    assert "[3/4 job 2] 2" in capsys.readouterr().err
+
+
+def test_the_others_end_when_one_fails(tmp_path):
+    bad = Job("bad", ["-c", "import sys; sys.exit('no such thing')"])
+    good = Job("good", ["-c", COUNT, "x", str(tmp_path / "x")])
+    with pytest.raises(anytime.AnytimeError, match="1 of 2 failed: bad: no such thing"):
+        run_jobs([bad, good], at_once=1)
+    assert (tmp_path / "x").exists()
+
+
+def test_cores_are_shared(capsys):
+    show = "import os, sys; print(os.environ.get('OMP_NUM_THREADS'), file=sys.stderr)"
+    run_jobs([Job("a", ["-c", show]), Job("b", ["-c", show])], at_once=2)
+    expected = max(1, len(os.sched_getaffinity(0)) // 2)
+    assert f"a] {expected}" in capsys.readouterr().err
+
+
+def test_a_job_is_told_to_stop():
+    stopped = threading.Event()
+    lines = []
+    threading.Timer(1.0, stopped.set).start()
+    begun = time.monotonic()
+    code, _ = run_process(["-c", "import time; time.sleep(60)"], lines.append, stopped)
+    assert code == -signal.SIGTERM
+    assert time.monotonic() - begun < 20
+
+
+PARENT = """
+import sys
+from anytime.training.jobs import Job, run_jobs
+child = '''
+import os, sys, time
+from anytime.training.jobs import stop_with_parent
+stop_with_parent()
+open(sys.argv[1], "w").write(str(os.getpid()))
+time.sleep(60)
+'''
+run_jobs([Job("child", ["-c", child, sys.argv[1]])])
+"""
+
+
+def test_jobs_end_with_a_killed_parent(tmp_path):
+    path = tmp_path / "pid"
+    parent = subprocess.Popen([sys.executable, "-c", PARENT, str(path)])
+    while not path.exists() or not path.read_text():
+        time.sleep(0.05)
+    child = int(path.read_text())
+    parent.kill()
+    parent.wait()
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        try:
+            os.kill(child, 0)
+            state = Path(f"/proc/{child}/stat").read_text().rpartition(") ")[2][:1]
+        except (ProcessLookupError, FileNotFoundError):
+            return
+        if state == "Z":  # ended; nobody waits for it any more
+            return
+        time.sleep(0.05)
+    pytest.fail("the child outlived its parent")
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_on_a_ray_cluster(tmp_path, capsys):
+    jobs = [Job(f"job {i}", ["-c", COUNT, str(i), str(tmp_path / f"{i}")]) for i in range(3)]
+    run_jobs(jobs, cluster=True)
+    assert [(tmp_path / f"{i}").read_text() for i in range(3)] == ["0", "1", "2"]
+    assert "[2/3 job 1] 1" in capsys.readouterr().err
