@@ -17,7 +17,7 @@ def _same_numbers_every_time():
 @pytest.fixture(scope="session")
 def ray_cluster():
     """A local Ray cluster of two cores, whose processes can import what is defined here."""
-    ray = pytest.importorskip("ray", reason="clusters need Ray: pip install 'anytime[cluster]'")
+    ray = pytest.importorskip("ray", reason="clusters need Ray: pip install 'anytime-nets[cluster]'")
     here = {"env_vars": {"PYTHONPATH": str(Path(__file__).parent)}}
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, runtime_env=here)
     yield ray

@@ -1,6 +1,9 @@
 """Errors that say what was given, what was expected and what would work."""
 
 import importlib
+import math
+import numbers
+from contextlib import suppress
 from types import ModuleType
 
 
@@ -21,4 +24,48 @@ def require(module: str, extra: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise MissingExtraError(f'{error}: this needs an extra; type: pip install "anytime[{extra}]"') from error
+        raise MissingExtraError(f'{error}: this needs an extra; run: pip install "anytime-nets[{extra}]"') from error
+
+
+def check_integer(name: str, value: int, least: int = 1) -> int:
+    """Return ``value`` as an ``int`` if it is an integer >= ``least``; raise :class:`AnytimeError` otherwise.
+
+    Example:
+        >>> check_integer("exits", 0)
+        Traceback (most recent call last):
+        ...
+        anytime.errors.AnytimeError: exits=0 must be an integer >= 1
+    """
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
+        raise AnytimeError(f"{name}={value!r} must be an integer >= {least}")
+    return int(value)
+
+
+def check_number(
+    name: str,
+    value: float,
+    least: float = 0,
+    below: float = math.inf,
+    *,
+    above: float = -math.inf,
+    most: float = math.inf,
+) -> float:
+    """Return ``value`` as a ``float`` if it is finite and within the bounds; raise :class:`AnytimeError` otherwise.
+
+    The bounds are ``value >= least``, ``value < below``, ``value > above`` and ``value <= most``.
+
+    Example:
+        >>> check_number("momentum", 1.5, below=1)
+        Traceback (most recent call last):
+        ...
+        anytime.errors.AnytimeError: momentum=1.5 must be a number >= 0 and < 1
+    """
+    number = math.nan
+    if isinstance(value, numbers.Real) and not isinstance(value, bool):
+        with suppress(OverflowError):  # an integer beyond the range of float
+            number = float(value)
+    if not (math.isfinite(number) and least <= number < below and above < number <= most):
+        lower = f"> {above:g}" if above >= least else f">= {least:g}"
+        upper = f" and <= {most:g}" if most < below else f" and < {below:g}" if math.isfinite(below) else ""
+        raise AnytimeError(f"{name}={value!r} must be a number {lower}{upper}")
+    return number

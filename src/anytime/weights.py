@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from anytime import distributed
-from anytime.errors import AnytimeError
+from anytime.errors import AnytimeError, check_integer, check_number
 
 
 def _mean_over_ranks(losses: Tensor) -> Tensor:
@@ -66,12 +66,6 @@ class WeightScheme(nn.Module):
         return f"exits={self.exits}"
 
 
-def _count(exits: int) -> int:
-    if exits < 1 or exits != int(exits):
-        raise AnytimeError(f"exits={exits}: a scheme weighs at least one loss; pass exits=net.exits")
-    return exits
-
-
 class Const(WeightScheme):
     """CONST: B_i = 1 (Sec. 3), as MSDNet and deeply supervised nets do.
 
@@ -81,7 +75,7 @@ class Const(WeightScheme):
     """
 
     def __init__(self, exits: int) -> None:
-        super().__init__(torch.ones(_count(exits)))
+        super().__init__(torch.ones(check_integer("exits", exits)))
 
 
 class LinearWeights(WeightScheme):
@@ -93,7 +87,9 @@ class LinearWeights(WeightScheme):
     """
 
     def __init__(self, exits: int, first: float = 0.25, last: float = 1.0) -> None:
-        super().__init__(torch.linspace(first, last, _count(exits)) if exits > 1 else torch.tensor([last]))
+        first, last = check_number("first", first), check_number("last", last)
+        even = torch.linspace(first, last, check_integer("exits", exits))
+        super().__init__(even if exits > 1 else torch.tensor([last]))
 
 
 class HalfEnd(WeightScheme):
@@ -107,7 +103,7 @@ class HalfEnd(WeightScheme):
     """
 
     def __init__(self, exits: int) -> None:
-        weights = torch.full((_count(exits),), 1 / max(exits - 1, 1))
+        weights = torch.full((check_integer("exits", exits),), 1 / max(exits - 1, 1))
         weights[-1] = 1.0
         super().__init__(weights)
 
@@ -129,7 +125,7 @@ class OnlyExit(WeightScheme):
     """
 
     def __init__(self, exits: int, exit: int = -1) -> None:
-        if not -_count(exits) <= exit < exits:
+        if not -check_integer("exits", exits) <= exit < exits:
             raise AnytimeError(f"exit={exit}: with {exits} exits it is 0 to {exits - 1}, or -1 for the last")
         exit %= exits
         super().__init__(torch.eye(exits)[exit])
@@ -188,22 +184,12 @@ class AdaLoss(WeightScheme):
         update_every: int = 1,
         anneal: int = 0,
     ) -> None:
-        super().__init__(torch.ones(_count(exits)))
-        if not 0 <= momentum < 1:
-            raise AnytimeError(f"momentum={momentum}: it is at least 0 and below 1; the default is 0.9")
-        if not 0 <= gamma <= 1:
-            raise AnytimeError(f"gamma={gamma}: it is between 0 (AdaLoss pure) and 1 (CONST); the default is 0.05")
-        if not 0 <= final_extra < float("inf"):
-            raise AnytimeError(f"final_extra={final_extra}: it is 0 or a positive number; ILSVRC uses 1.0")
-        if update_every < 1 or update_every != int(update_every):
-            raise AnytimeError(f"update_every={update_every}: it is a number of calls, 1 or more")
-        if anneal < 0 or anneal != int(anneal):
-            raise AnytimeError(f"anneal={anneal}: it is a number of calls, or 0 for a constant gamma")
-        self.momentum = momentum
-        self.gamma = gamma
-        self.final_extra = final_extra
-        self.update_every = update_every
-        self.anneal = anneal
+        super().__init__(torch.ones(check_integer("exits", exits)))
+        self.momentum = check_number("momentum", momentum, below=1)
+        self.gamma = check_number("gamma", gamma, most=1)
+        self.final_extra = check_number("final_extra", final_extra)
+        self.update_every = check_integer("update_every", update_every)
+        self.anneal = check_integer("anneal", anneal, least=0)
         # NaN: no loss seen yet. Double precision, or long averages drift by more than a float's last digits.
         self.register_buffer("average", torch.full((exits,), torch.nan, dtype=torch.float64))
         self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
@@ -257,10 +243,8 @@ class GeometricMean(WeightScheme):
     """
 
     def __init__(self, exits: int, floor: float = 1e-8) -> None:
-        super().__init__(torch.ones(_count(exits)))
-        if not floor > 0:
-            raise AnytimeError(f"floor={floor}: it is a small positive number; the default is 1e-8")
-        self.floor = floor
+        super().__init__(torch.ones(check_integer("exits", exits)))
+        self.floor = check_number("floor", floor, above=0)
 
     def extra_repr(self) -> str:
         """What ``print(scheme)`` shows between the brackets."""
@@ -289,10 +273,8 @@ class LogBarrier(WeightScheme):
     """
 
     def __init__(self, exits: int, strength: float = 1.0) -> None:
-        super().__init__(torch.ones(_count(exits)))
-        if not strength > 0:
-            raise AnytimeError(f"strength={strength}: λ is a positive number; the default is 1.0")
-        self.strength = strength
+        super().__init__(torch.ones(check_integer("exits", exits)))
+        self.strength = check_number("strength", strength, above=0)
         self.log_weights = nn.Parameter(torch.zeros(exits))
 
     def extra_repr(self) -> str:

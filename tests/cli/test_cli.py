@@ -217,7 +217,7 @@ def test_without_the_extra_it_says_what_to_install(tmp_path):
     program = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import anytime.cli"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode != 0
-    assert done.stderr.strip().endswith('type: pip install "anytime[cli]"')
+    assert done.stderr.strip().endswith('run: pip install "anytime-nets[cli]"')
     assert "Traceback" not in done.stderr
 
 

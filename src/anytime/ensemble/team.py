@@ -36,7 +36,7 @@ class Team:
         workers: how many.
         threads: of each worker; by default this machine's processor cores divided among them.
         cluster: run the workers as Ray actors, each with ``threads`` processor cores (``pip install
-            "anytime[cluster]"``): on the cluster that ``ray.init`` has joined, or on this machine.
+            "anytime-nets[cluster]"``): on the cluster that ``ray.init`` has joined, or on this machine.
 
     Processes are started afresh (multiprocessing's *spawn*), so a script makes its team below
     ``if __name__ == "__main__":``.

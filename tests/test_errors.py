@@ -1,0 +1,32 @@
+import math
+
+import numpy as np
+import pytest
+
+from anytime.errors import AnytimeError, check_integer, check_number, require
+
+
+@pytest.mark.parametrize("value", [0, -1, 1.0, True, None, "2", math.nan, [1]])
+def test_not_an_integer(value):
+    with pytest.raises(AnytimeError, match=r"exits=.* must be an integer >= 1$"):
+        check_integer("exits", value)
+
+
+@pytest.mark.parametrize("value", [-1e-9, 1, math.nan, math.inf, -math.inf, True, None, "0.5", 10**400, 1j])
+def test_not_a_number(value):
+    with pytest.raises(AnytimeError, match=r"momentum=.* must be a number >= 0 and < 1$"):
+        check_number("momentum", value, below=1)
+
+
+def test_bounds():
+    assert check_integer("anneal", np.int64(0), least=0) == 0
+    assert check_number("gamma", np.float32(1), most=1) == 1.0
+    with pytest.raises(AnytimeError, match=r"gamma=2 must be a number >= 0 and <= 1$"):
+        check_number("gamma", 2, most=1)
+    with pytest.raises(AnytimeError, match=r"strength=0 must be a number > 0$"):
+        check_number("strength", 0, above=0)
+
+
+def test_a_missing_package_names_its_extra():
+    with pytest.raises(ImportError, match=r'run: pip install "anytime-nets\[data\]"$'):
+        require("no_such_package", "data")
