@@ -206,7 +206,7 @@ def finished(tmp_path_factory):
     data = anytime.load_data("digits").subset(60)
     net = anytime.create_model("resann-1-4", num_classes=10, in_channels=1)
     about = {"asked": {"model": "resann-1-4", "data": "digits", "scheme": "adaloss", "subset": 60, "seed": 0}}
-    recipe = anytime.recipe.RECIPES["digits"]
+    recipe = anytime.training.recipe.RECIPES["digits"]
     about["asked"]["epochs"] = 1
     anytime.fit(net, data, recipe=recipe, epochs=1, output=folder, about=about, show=False)
     return folder

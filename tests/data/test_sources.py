@@ -286,7 +286,7 @@ def test_recipes_suit_the_data(name, streamed, recipe):
 
 
 def test_the_papers_recipes():
-    cifar, svhn, imagenet = (anytime.recipe.RECIPES[name] for name in ("cifar", "svhn", "imagenet"))
+    cifar, svhn, imagenet = (anytime.training.recipe.RECIPES[name] for name in ("cifar", "svhn", "imagenet"))
     assert (cifar.epochs, svhn.epochs, imagenet.epochs) == (300, 60, 90)
     assert [round(imagenet.lr_at(e), 4) for e in (0, 29, 30, 59, 60, 89)] == [0.1, 0.1, 0.01, 0.01, 0.001, 0.001]
     assert [round(cifar.lr_at(e), 4) for e in (0, 149, 150, 224, 225, 299)] == [0.1, 0.1, 0.01, 0.01, 0.001, 0.001]

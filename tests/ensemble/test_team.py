@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_ensemble import X, ensemble, small
+from test_eann import X, ensemble, small
 from torch import nn
 
 import anytime
