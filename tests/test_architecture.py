@@ -1,0 +1,88 @@
+"""The import graph is the one that ARCHITECTURE.md draws."""
+
+import ast
+import importlib
+import re
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+import anytime
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "src" / "anytime"
+FILES = sorted(path for path in PACKAGE.rglob("*.py") if path.name != "__main__.py")
+
+
+def module(path):
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module(path): path for path in FILES}
+
+
+def imports(path):
+    """The modules of this package that a file imports anywhere, inside functions too."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in MODULES)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            for alias in node.names:
+                submodule = f"{node.module}.{alias.name}"
+                yield from (name for name in [submodule if submodule in MODULES else node.module] if name in MODULES)
+
+
+GRAPH = {name: set(imports(path)) - {name} for name, path in MODULES.items()}
+
+
+def room(name):
+    """The package or top-level module that a module belongs to."""
+    return name.split(".")[1] if "." in name else None
+
+
+def floors():
+    """ARCHITECTURE.md's floors, lowest first, each a list of rooms."""
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```floors\n(.*?)^```", text, re.M | re.S)
+    return [line.split("·") for line in block.splitlines()]
+
+
+def test_there_is_no_cycle_between_modules():
+    # cli's modules register their commands with `anytime.cli.app` and use the package's root as users do.
+    graph = {name: {n for n in used if n != "anytime"} for name, used in GRAPH.items() if name != "anytime"}
+    TopologicalSorter(graph).prepare()
+
+
+def test_a_room_imports_only_rooms_on_lower_floors():
+    floor = {name.strip(): number for number, names in enumerate(floors()) for name in names}
+    assert set(floor) == {room(name) for name in MODULES} - {None}, "ARCHITECTURE.md names every room, and no other"
+    for name, used in GRAPH.items():
+        for other in used:
+            if room(name) != room(other) and None not in (room(name), room(other)):
+                assert floor[room(other)] < floor[room(name)], f"{name} imports {other}, which is not on a lower floor"
+
+
+def test_only_the_top_floor_imports_the_package_itself():
+    users = {name for name, used in GRAPH.items() if "anytime" in used}
+    assert {room(name) for name in users} <= {"cli"}
+
+
+@pytest.mark.parametrize("path", FILES, ids=module)
+def test_a_file_fits_in_one_head(path):
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 350, "split it by concept"
+
+
+def test_no_public_name_shadows_a_module():
+    for name, path in MODULES.items():
+        if path.name == "__init__.py":
+            package = importlib.import_module(name)
+            for public in getattr(package, "__all__", []):
+                assert f"{name}.{public}" not in MODULES, f"{name}.{public} is a function and a module"
+
+
+def test_the_public_names_are_few_and_sorted():
+    assert len(anytime.__all__) <= 40
+    assert all(hasattr(anytime, name) for name in anytime.__all__)
