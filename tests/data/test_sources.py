@@ -290,6 +290,8 @@ def test_the_papers_recipes():
     assert (cifar.epochs, svhn.epochs, imagenet.epochs) == (300, 60, 90)
     assert [round(imagenet.lr_at(e), 4) for e in (0, 29, 30, 59, 60, 89)] == [0.1, 0.1, 0.01, 0.01, 0.001, 0.001]
     assert [round(cifar.lr_at(e), 4) for e in (0, 149, 150, 224, 225, 299)] == [0.1, 0.1, 0.01, 0.01, 0.001, 0.001]
+    assert cifar.schedule == "steps"
+    assert cifar.warmup == 0
     assert cifar.flip
     assert not svhn.flip
     assert svhn.blur > 0

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 import anytime
 from anytime.models.placement import place_exits
+from anytime.models.resann import between
 
 
 def resann_macs(n, c, classes, exits_after):
@@ -47,10 +48,11 @@ def test_the_known_total():
     channels=st.integers(1, 4),
     height=st.integers(8, 33),
     width=st.integers(8, 33),
+    patch=st.integers(1, 3),
 )
-def test_any_resann_obeys_the_laws(n, c, period, channels, height, width):
-    net = anytime.create_model(f"resann-{n}-{c}", num_classes=5, in_channels=channels, period=period)
-    x = torch.randn(2, channels, height, width)
+def test_any_resann_obeys_the_laws(n, c, period, channels, height, width, patch):
+    net = anytime.create_model(f"resann-{n}-{c}-patch{patch}", num_classes=5, in_channels=channels, period=period)
+    x = torch.randn(2, channels, height * patch, width * patch)
     assert net.exits == len(place_exits(3 * n, period))
     laws.prefix_law(net, x)
     laws.skipping_law(net, x, [-1])
@@ -101,7 +103,34 @@ def test_an_unknown_name_is_told_the_near_ones():
         anytime.create_model("resann-0-16")
 
 
+@given(c=st.integers(1, 9), patch=st.integers(1, 4), channels=st.integers(1, 4), size=st.integers(8, 12))
+def test_a_patch_stem_is_a_convolution_of_patches(c, patch, channels, size):
+    net = anytime.create_model(f"resann-1-{c}", in_channels=channels, patch=patch)
+    conv = next(module for module in net.modules() if isinstance(module, torch.nn.Conv2d))
+    by_patch = conv.weight.view(c, channels, 3, patch, 3, patch).permute(0, 1, 3, 5, 2, 4)
+    x = torch.randn(2, channels, size * patch, size * patch)
+    patches = torch.nn.functional.pixel_unshuffle(x, patch)
+    expected = torch.nn.functional.conv2d(patches, by_patch.reshape(c, -1, 3, 3), padding=1)
+    torch.testing.assert_close(conv(x), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_patches_make_it_cheaper_by_their_area():
+    plain, patched = (anytime.create_model(f"resann-2-8{patch}") for patch in ("", "-patch2"))
+    whole, half = (anytime.costs(plain, torch.empty(1, 3, size, size)).macs for size in (32, 16))
+    macs = anytime.costs(patched, torch.empty(1, 3, 32, 32)).macs
+    assert [macs[i] - macs[0] for i in range(6)] == [half[i] - half[0] for i in range(6)]
+    assert macs[-1] < whole[-1] / 3
+    assert patched.image_size == 32
+    assert between("resann-1-8-patch2", "resann-2-8-patch2") == ["resann-1-8-patch2", "resann-2-8-patch2"]
+    with pytest.raises(anytime.AnytimeError, match="one width"):
+        between("resann-1-8", "resann-2-8-patch2")
+    with pytest.raises(anytime.AnytimeError, match="at least 16"):
+        patched(torch.zeros(1, 3, 15, 15))
+
+
 def test_convolutions_start_as_he_said():
     net = anytime.create_model("resann-1-64")
     weight = net.stages[2].conv2.weight
     assert weight.std().item() == pytest.approx((2 / (9 * 256)) ** 0.5, rel=0.02)
+    stem = next(anytime.create_model("resann-1-64-patch3").parameters())
+    assert stem.std().item() == pytest.approx((2 / (9 * 64)) ** 0.5, rel=0.05)

@@ -101,8 +101,33 @@ def test_adamw_resumes_too(data, tmp_path):
     stopped(parts, data, tmp_path / "run", "const", after=3, **adam)
     train(again, data, "const", output=tmp_path / "run", resume=True, **adam)
     assert same(whole, again)
-    with pytest.raises(anytime.AnytimeError, match="sgd or adamw"):
+    with pytest.raises(anytime.AnytimeError, match="expected one of sgd, adamw"):
         train(small(), data, optimizer="magic")
+
+
+@pytest.mark.parametrize("schedule", ["linear", "cosine"])
+def test_a_run_resumes_within_an_epoch_whatever_the_schedule(schedule, data, tmp_path):
+    whole, parts, again = small(), small(), small()
+    rates = {"schedule": schedule, "warmup": 0.3, "lr": 0.01}
+    train(whole, data, **rates)
+    stopped(parts, data, tmp_path / "run", after=3, **rates)
+    train(again, data, output=tmp_path / "run", resume=True, **rates)
+    assert same(whole, again)
+
+
+def test_every_step_has_the_learning_rate_of_its_middle(data, monkeypatch):
+    seen = []
+
+    def spy(training, batch, share, backward=loop.Training.backward):
+        seen.append(training.optimizer.param_groups[0]["lr"])
+        return backward(training, batch, share)
+
+    monkeypatch.setattr(loop.Training, "backward", spy)
+    train(small(), data, epochs=2, batch_size=25, lr=1.0, schedule="linear", warmup=0.25)
+    assert seen == pytest.approx([0.25, 0.75, *(1 - (i + 0.5) / 6 for i in range(6))])
+    seen.clear()
+    train(small(), data, epochs=3, batch_size=50, lr=0.1)  # halfway is within the second epoch: it drops after it
+    assert seen == [0.1, 0.1, 0.1, 0.1, 0.1 * 0.1, 0.1 * 0.1]
 
 
 def stopped(net, data, folder, scheme="adaloss", after=3, **options):

@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -13,6 +14,8 @@ from anytime.models.placement import join_stages, place_exits
 from anytime.network import AnytimeNetwork
 
 _BLOCKS = {"resann26": (2, 2, 2, 2), "resann50": (3, 4, 6, 3), "resann101": (3, 4, 23, 3)}
+
+_NAME = re.compile(r"resann-(?P<n>\d+)-(?P<c>\d+)(-patch(?P<patch>\d+))?")
 
 MODELS = {
     f"resann-{n}-{c}": "Sec. 5.2, CIFAR and SVHN"
@@ -25,11 +28,11 @@ MODELS = {
 
 
 def from_name(name: str) -> tuple[type[AnytimeNetwork], dict[str, Any]] | None:
-    """What a name stands for: ``resann-9-16`` is ResANN(n=9, c=16)."""
+    """What a name stands for: ``resann-9-16`` is ResANN(n=9, c=16), ``resann-9-16-patch2`` has ``patch=2``."""
     if name in _BLOCKS:
         return BottleneckResANN, {"blocks": _BLOCKS[name]}
-    if match := re.fullmatch(r"resann-(\d+)-(\d+)", name):
-        return ResANN, {"n": int(match[1]), "c": int(match[2])}
+    if match := _NAME.fullmatch(name):
+        return ResANN, {key: int(value) for key, value in match.groupdict().items() if value is not None}
     return None
 
 
@@ -40,13 +43,14 @@ def between(smallest: str, largest: str) -> list[str]:
         >>> between("resann-2-16", "resann-4-16"), between("resann26", "resann101")
         (['resann-2-16', 'resann-3-16', 'resann-4-16'], ['resann26', 'resann50', 'resann101'])
     """
-    ends = [re.fullmatch(r"resann-(\d+)-(\d+)", name) for name in (smallest, largest)]
+    ends = [_NAME.fullmatch(name) for name in (smallest, largest)]
     names: list[str] = []
     if smallest in _BLOCKS and largest in _BLOCKS:
         every = list(_BLOCKS)
         names = every[every.index(smallest) : every.index(largest) + 1]
-    elif ends[0] and ends[1] and ends[0][2] == ends[1][2]:
-        names = [f"resann-{n}-{ends[0][2]}" for n in range(int(ends[0][1]), int(ends[1][1]) + 1)]
+    elif ends[0] and ends[1] and ends[0]["c"] == ends[1]["c"] and ends[0]["patch"] == ends[1]["patch"]:
+        after_depth = smallest[ends[0].end("n") :]
+        names = [f"resann-{n}{after_depth}" for n in range(int(ends[0]["n"]), int(ends[1]["n"]) + 1)]
     if not names:
         raise AnytimeError(
             f"{smallest!r} to {largest!r}: give two ResANNs of one width, the smaller first, as in "
@@ -91,9 +95,11 @@ class ResANN(AnytimeNetwork):
         n: units in a block; the network has 3n.
         c: channels of the first block.
         num_classes: as it says.
-        in_channels: of the images; they may have any size from 8×8.
+        in_channels: of the images; they may have any size from 8×8, times ``patch``.
         period: an exit every so many units, counted from the end. Default: the paper's, 1 for n < 25, else 3.
         exits: the units after which to exit (1 to 3n), instead of a period.
+        patch: the first convolution sees patches of patch × patch pixels as one with that many times the channels
+            (``nn.PixelUnshuffle``): all of the image, at about 1/patch² of the cost. 1, the paper's, for none.
 
     Example:
         >>> ResANN(3, 16, num_classes=10).exits
@@ -108,17 +114,22 @@ class ResANN(AnytimeNetwork):
         in_channels: int = 3,
         period: int | None = None,
         exits: Sequence[int] | None = None,
+        patch: int = 1,
     ) -> None:
-        check_counts(n=n, c=c, num_classes=num_classes, in_channels=in_channels)
+        check_counts(n=n, c=c, num_classes=num_classes, in_channels=in_channels, patch=patch)
         if period is None and exits is None:
             period = 1 if n < 25 else 3
         widths = [c] * n + [2 * c] * n + [4 * c] * n
         after = place_exits(3 * n, period, exits)
-        stem = Stem(nn.Conv2d(in_channels, c, 3, padding=1, bias=False), channels=in_channels, least=8)
+        # A 3×3 convolution of patches is one of pixels with a larger kernel and a stride.
+        conv = nn.Conv2d(in_channels, c, 3 * patch, stride=patch, padding=patch, bias=False)
+        stem = Stem(conv, channels=in_channels, least=8 * patch)
         units = [BasicUnit(before, width) for before, width in zip([c, *widths], widths, strict=False)]
         heads = [LinearHead(widths[unit - 1], num_classes) for unit in after]
         super().__init__(join_stages(units, after, stem), heads)
         initialize(self)
+        with torch.no_grad():  # He's fan-out is that of a 3×3 kernel: with the stride no pixel reaches more outputs
+            conv.weight *= patch
         self.image_size = 32
 
 

@@ -224,17 +224,22 @@ class Training:
 
     def epoch_steps(self) -> Iterator[tuple[Tensor, int]]:
         """Do the rest of this epoch's steps; yields the losses and the number of images of each."""
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.recipe.lr_at(self.epoch)
         takes = self.takes()
         batches = self.data.train.batches((part for step in takes for part in step), self.recipe.augmentation)
         self.net.train()
         for step in takes:
             start = time.perf_counter()
+            for group in self.optimizer.param_groups:
+                group["lr"] = self.lr
             losses = self.step([next(batches) for _ in step], step[0].total)
             self.position += 1
             self.seconds += time.perf_counter() - start
             yield losses, step[0].total
+
+    @property
+    def lr(self) -> float:
+        """The learning rate of the next step: the schedule's in the middle of it."""
+        return self.recipe.lr_at(self.epoch + (self.position + 0.5) / self.steps)
 
     def takes(self) -> list[list[Take]]:
         """What is left of this epoch: for each step, this process's parts of its batch."""
@@ -331,7 +336,7 @@ class Training:
             f"the loss of exit {exit + 1} of {self.net.exits} (index {exit}) is {self.bad_losses[first].item()} "
             f"at step {step + 1} (epoch {step // self.steps + 1}, step {step % self.steps + 1} of {self.steps}); "
             "the step was not taken: network and averages are as before it. "
-            f"Try a lower learning rate than {self.recipe.lr_at(self.epoch):g}"
+            f"Try a lower learning rate than {self.lr:g}"
         )
 
     def end_epoch(self) -> dict[str, Any]:

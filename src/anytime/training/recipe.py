@@ -1,5 +1,6 @@
 """Training recipes: the paper's numbers (Sec. 5.1), each of which can be changed."""
 
+import math
 from dataclasses import dataclass
 
 from anytime.data.augmentation import Augmentation
@@ -8,15 +9,19 @@ from anytime.errors import AnytimeError
 
 @dataclass(frozen=True)
 class Recipe:
-    """SGD (or AdamW) with a learning rate that drops to a tenth at fixed points of the training.
+    """SGD (or AdamW), a learning-rate schedule and the augmentation of training images.
 
     Args:
         epochs: how often each image is seen.
-        lr: the learning rate at the start.
+        lr: the highest learning rate.
         batch_size: images a step, at most: an epoch is cut into equal steps.
         momentum: of SGD; AdamW's first beta.
         weight_decay: L2 penalty on every parameter that has a gradient.
-        drops: where the learning rate is divided by 10, as parts of all epochs.
+        schedule: how the learning rate falls: ``steps`` divides it by 10 at ``drops``, from one epoch to the next, as
+            the paper does; ``linear`` and ``cosine`` lower it to 0 a little with every step, which short trainings
+            gain from.
+        warmup: share of the training in which the learning rate rises linearly from 0; 0 for none.
+        drops: where ``steps`` divides the learning rate by 10, as shares of all epochs.
         pad: training images are padded by so many pixels and cut out again at random; 0 for none.
         flip: training images are mirrored at random.
         blur: the strongest Gaussian blur of training images, in pixels; 0 for none.
@@ -28,6 +33,8 @@ class Recipe:
     batch_size: int = 64
     momentum: float = 0.9
     weight_decay: float = 1e-4
+    schedule: str = "steps"
+    warmup: float = 0.0
     drops: tuple[float, ...] = (0.5, 0.75)
     pad: int = 4
     flip: bool = True
@@ -38,20 +45,31 @@ class Recipe:
         for name, least in {"epochs": 1, "batch_size": 1, "pad": 0}.items():
             if getattr(self, name) < least:
                 raise AnytimeError(f"{name} is {getattr(self, name)}; it is a whole number from {least}")
-        if self.optimizer not in ("sgd", "adamw"):
-            raise AnytimeError(f"optimizer={self.optimizer!r}: it is sgd or adamw")
+        for name, known in {"optimizer": ("sgd", "adamw"), "schedule": ("steps", "linear", "cosine")}.items():
+            if getattr(self, name) not in known:
+                raise AnytimeError(f"{name}={getattr(self, name)!r}; expected one of {', '.join(known)}")
+        if not 0 <= self.warmup < 1:
+            raise AnytimeError(f"warmup={self.warmup}; expected a share of the training, at least 0 and below 1")
         for name in ("lr", "momentum", "weight_decay", "blur"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise AnytimeError(f"{name} is {getattr(self, name)}; it is 0 or a positive number")
 
-    def lr_at(self, epoch: int) -> float:
-        """The learning rate of an epoch, counted from 0.
+    def lr_at(self, epoch: float) -> float:
+        """The learning rate at a point of the training: epochs done, 2.5 in the middle of the third.
 
         Example:
             >>> [round(Recipe(epochs=8).lr_at(e), 4) for e in range(8)]
             [0.1, 0.1, 0.1, 0.1, 0.01, 0.01, 0.001, 0.001]
+            >>> [round(Recipe(epochs=8, schedule="linear", warmup=0.25).lr_at(e), 3) for e in (0, 1, 2, 5, 8)]
+            [0.0, 0.05, 0.1, 0.05, 0.0]
         """
-        return self.lr * 0.1 ** sum(epoch >= drop * self.epochs for drop in self.drops)
+        done = epoch / self.epochs
+        if done < self.warmup:
+            return self.lr * done / self.warmup
+        if self.schedule == "steps":
+            return self.lr * 0.1 ** sum(int(epoch) >= drop * self.epochs for drop in self.drops)
+        left = (1 - done) / (1 - self.warmup)
+        return self.lr * (left if self.schedule == "linear" else 0.5 - 0.5 * math.cos(math.pi * left))
 
     @property
     def augmentation(self) -> Augmentation:
