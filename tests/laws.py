@@ -1,5 +1,6 @@
 """The laws that every weight scheme and every anytime network must obey."""
 
+import copy
 import itertools
 import tempfile
 
@@ -85,6 +86,37 @@ def gradient_law(net, scheme, x):
         assert all((p.grad is not None) == (i <= deepest) for p in stage.parameters())
     for i, head in enumerate(net.heads):
         assert all((p.grad is not None) == (only is None or i in only) for p in head.parameters())
+
+
+def evaluation_law(scheme, losses):
+    """In eval mode and without gradients a scheme observes nothing, and gives the value it would give in training."""
+    scheme(losses)
+    before = copy.deepcopy(scheme.state_dict())
+    value = copy.deepcopy(scheme)(losses)
+    scheme.eval()
+    assert torch.equal(scheme(losses), value)
+    scheme(losses.flip(0) * 3)
+    scheme.train()
+    for without_gradients in (torch.no_grad, torch.inference_mode):
+        with without_gradients():
+            scheme(losses.flip(0) * 3)
+    assert all(torch.equal(before[name], after) for name, after in scheme.state_dict().items())
+
+
+def precision_law(scheme, losses):
+    """A scheme's numbers keep their precision whatever happens to the module that contains it."""
+    plain, inside = copy.deepcopy(scheme), nn.Sequential(scheme)
+    for change in (nn.Module.half, nn.Module.bfloat16, nn.Module.double, lambda m: m.to(torch.float16)):
+        change(inside)
+        for _ in range(100):
+            assert torch.equal(scheme(losses), plain(losses))
+    before = plain.state_dict()
+    for name, tensor in scheme.state_dict().items():
+        assert tensor.dtype == before[name].dtype
+        assert torch.equal(tensor, before[name])
+    assert {tensor.device.type for tensor in inside.to("meta").state_dict().values()} == {"meta"}
+    inside.to_empty(device="cpu").load_state_dict({f"0.{name}": tensor for name, tensor in before.items()})
+    assert torch.equal(scheme(losses), plain(losses))
 
 
 def narrowing_law(net, x):

@@ -1,5 +1,6 @@
 import copy
 import math
+import warnings
 
 import laws
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import anytime
+from anytime.weights import adaloss, scheme
 
 loss = st.floats(0, 1e6, allow_subnormal=False) | st.just(0.0)
 sequences = st.integers(1, 12).flatmap(
@@ -59,6 +61,7 @@ def test_adaloss_laws(sequence, gamma, scale):
         assert (by_average.diff() <= 1e-7).all()
 
 
+@pytest.mark.filterwarnings("ignore:AdaLoss got a negative loss")
 @pytest.mark.parametrize("bad", [math.inf, -math.inf, math.nan, -1.0])
 def test_a_loss_that_is_no_number_moves_no_average(bad):
     balance = anytime.AdaLoss(3)
@@ -151,6 +154,86 @@ def test_for_square_losses_the_weights_are_those_of_maximum_likelihood():
         balance((torch.randn(100, 3) * sigma).square().mean(0))
     expected = sigma.min() ** 2 / sigma**2
     assert balance.weights.tolist() == pytest.approx(expected.tolist(), rel=0.05)
+
+
+@pytest.mark.parametrize("name", schemes)
+def test_evaluation_is_not_observed(name):
+    laws.evaluation_law(anytime.create_scheme(name, exits=3), torch.tensor([4.0, 2.0, 1.0]))
+
+
+@pytest.mark.parametrize("name", schemes)
+def test_precision_is_kept(name):
+    losses = torch.tensor([4.0, 2.0, 1.1], requires_grad=True)
+    laws.precision_law(anytime.create_scheme(name, exits=3), losses)
+
+
+def test_averages_move_with_losses_of_16_bits():
+    """Rounded to bfloat16, an average of 4 would stop at 1.25 on its way to 1: the steps would be too small."""
+    balance = anytime.AdaLoss(2, momentum=0.99).bfloat16()
+    balance(torch.tensor([4.0, 1.0], dtype=torch.bfloat16))
+    for _ in range(500):
+        balance(torch.tensor([1.0, 1.0], dtype=torch.bfloat16))
+    assert balance.average.tolist() == pytest.approx([1, 1], abs=0.05)
+
+
+def test_a_device_without_float64(monkeypatch):
+    """MPS has none: nothing that is moved there may be float64. The meta device takes its place."""
+    widest = scheme.widest_float
+    choose = lambda device: torch.float32 if device == "meta" else widest(device)  # noqa: E731
+    monkeypatch.setattr(scheme, "widest_float", choose)
+    monkeypatch.setattr(adaloss, "widest_float", choose)
+    to = torch.Tensor.to
+
+    def without_float64(tensor, *args, **kwargs):
+        result = to(tensor, *args, **kwargs)
+        assert not (result.is_meta and result.dtype == torch.float64)
+        return result
+
+    monkeypatch.setattr(torch.Tensor, "to", without_float64)
+    for name in schemes:
+        balance = anytime.create_scheme(name, exits=3)
+        expected = {key: value.dtype for key, value in balance.state_dict().items()}
+        balance.to("meta")
+        balance(torch.ones(3, device="meta"))
+        assert torch.float64 not in {value.dtype for value in balance.state_dict().values()}
+        again = balance.to_empty(device="cpu").state_dict()
+        assert {key: value.dtype for key, value in again.items()} == expected
+
+
+@pytest.mark.parametrize("name", schemes)
+def test_a_list_of_losses(name):
+    vector = torch.tensor([4.0, 3.0, 2.0, 1.0], requires_grad=True)
+    expected = anytime.create_scheme(name, exits=4)(vector)
+    for losses in ([*vector], (*vector,)):
+        assert torch.equal(anytime.create_scheme(name, exits=4)(losses), expected)
+    balance = anytime.create_scheme(name, exits=4)
+    for wrong in ([4.0, 3.0, 2.0, 1.0], [vector, vector], [], [vector[0]], None, "losses"):
+        with pytest.raises(anytime.AnytimeError, match=r"4 (exits|losses)"):
+            balance(wrong)
+    with pytest.raises(anytime.AnytimeError, match=r"losses are on meta and .* is on cpu; move it first"):
+        balance(torch.ones(4, device="meta"))
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [("adaloss", "does not adapt"), ("geometric-mean", "gets no gradient"), ("log-barrier", "without bound")],
+)
+def test_negative_losses_are_warned_of_once(name, says):
+    balance = anytime.create_scheme(name, exits=2)
+    losses = torch.tensor([-0.5, 1.0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        balance(losses.abs())
+        balance.eval()(losses)
+        balance.train()
+    with pytest.warns(UserWarning, match=rf"negative loss \(-0.5\).*{says}.*subtract a lower bound") as caught:
+        [balance(losses) for _ in range(2)]
+    assert len(caught) == 1
+    assert caught[0].filename == __file__
+    for fixed in ("const", "linear", "half-end", "opt"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            anytime.create_scheme(fixed, exits=2)(losses)
 
 
 @pytest.mark.parametrize("name", schemes)
