@@ -27,8 +27,8 @@ def require(module: str, extra: str) -> ModuleType:
         raise MissingExtraError(f'{error}: this needs an extra; run: pip install "anytime-nets[{extra}]"') from error
 
 
-def check_integer(name: str, value: int, least: int = 1) -> int:
-    """Return ``value`` as an ``int`` if it is an integer >= ``least``; raise :class:`AnytimeError` otherwise.
+def check_integer(name: str, value: int, least: int = 1, most: float = math.inf) -> int:
+    """Return ``value`` as an ``int`` if it is an integer from ``least`` to ``most``; raise :class:`AnytimeError` otherwise.
 
     Example:
         >>> check_integer("exits", 0)
@@ -36,8 +36,9 @@ def check_integer(name: str, value: int, least: int = 1) -> int:
         ...
         anytime.errors.AnytimeError: exits=0 must be an integer >= 1
     """
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
-        raise AnytimeError(f"{name}={value!r} must be an integer >= {least}")
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or not least <= value <= most:
+        upper = f" and <= {most}" if math.isfinite(most) else ""
+        raise AnytimeError(f"{name}={value!r} must be an integer >= {least}{upper}")
     return int(value)
 
 

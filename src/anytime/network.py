@@ -60,6 +60,13 @@ class AnytimeNetwork(nn.Module):
         """The number of exits, L in the paper."""
         return len(self.heads)
 
+    def layout(self) -> dict[str, Any]:
+        """What must agree, besides the shapes of the weights, before weights of one network are loaded into another.
+
+        ``save`` writes it as JSON and ``load`` compares it.
+        """
+        return {"exits": self.exits}
+
     def forward(self, x: Any, only: Iterable[int] | None = None) -> list[Tensor]:
         """Logits of every exit, shallow to deep; with ``only``, of those exits alone."""
         return [step.logits for step in self.steps(x, only)]

@@ -1,31 +1,42 @@
-"""Models for sharing (config.json + model.safetensors) and checkpoints of a whole training run."""
+"""Saving and loading models: a folder with config.json and model.safetensors, each of which has a checksum."""
 
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from anytime.ensemble.eann import EANN
 from anytime.ensemble.eann import NAME as ENSEMBLE
 from anytime.errors import AnytimeError
-from anytime.files import read_json, read_tensors, write_json, write_tensors
+from anytime.files import json_text, locked, pack, read_json, read_tensors, write_together
 from anytime.inference.latency import FILE as PROFILES
 from anytime.inference.latency import read_profiles, remember
 from anytime.inference.policy import FILE as POLICY
 from anytime.models import create_model
 from anytime.network import AnytimeNetwork
 
+CONFIG, WEIGHTS = "config.json", "model.safetensors"
+
 
 def save(net: AnytimeNetwork, folder: str | Path, **about: Any) -> Path:
     """Write a network to a folder as ``model.safetensors`` and ``config.json``.
 
+    Several threads and processes may save to the same folder at the same time: one of them wins, and ``load`` never
+    sees a mixture.
+
     Args:
         net: the network. One that ``create_model`` built can be loaded by the folder alone; any other by
             ``load(folder, net=...)`` with a network built in the same way.
-        folder: made if it is not there; files of an earlier ``save`` are replaced, each only when the new one is whole;
-            a latency profile and an early-exit policy of an earlier model are removed.
-        about: anything JSON can hold that users of the model need, for instance the classes' names.
+        folder: created if it does not exist. Files of an earlier ``save`` are replaced once the new ones are complete; a
+            latency profile and an early-exit policy of the earlier model are removed.
+        about: anything else that users of the model need and JSON can hold.
 
     Example:
         >>> import anytime, tempfile
@@ -34,55 +45,48 @@ def save(net: AnytimeNetwork, folder: str | Path, **about: Any) -> Path:
         {'model': 'resann-1-8'}
     """
     folder = Path(folder)
-    for made_for_another in (PROFILES, POLICY):
-        (folder / made_for_another).unlink(missing_ok=True)
-    state = net.state_dict()
-    tied = _tied(state)
-    write_tensors(folder / "model.safetensors", {name: t for name, t in state.items() if name not in tied}, {})
-    write_json(folder / "config.json", {**(net.config or {"model": None}), **({"about": about} if about else {})})
+    tensors, metadata = pack(net.state_dict(), {})
+    network = {key: value for key, value in (net.config or {}).items() if key != "about"}
+    config = {"network": network or None, "layout": net.layout(), "about": about, "weights": metadata["checksum"]}
+    try:
+        text = json_text(config, sealed=True)
+    except (TypeError, ValueError) as error:
+        raise AnytimeError(f"save(net, folder, **about): about must be what JSON can hold: {error}") from error
+    write_together(
+        folder,
+        {
+            WEIGHTS: lambda path: save_file(tensors, path, metadata),
+            CONFIG: lambda path: path.write_text(text, encoding="utf-8"),
+        },
+        remove=(PROFILES, POLICY),
+    )
     return folder
 
 
 def load(folder: str | Path, net: AnytimeNetwork | None = None) -> AnytimeNetwork:
     """Read a network that ``save`` or a training run wrote; in eval mode, on the CPU. Nothing is unpickled.
 
-    Latency profiles beside it (``anytime profile FOLDER --save``) are read too: ``predict`` goes by them.
+    A folder whose files were altered or do not belong together is refused. Latency profiles beside the model
+    (``anytime profile FOLDER --save``) are read too: ``predict`` uses them.
 
     Args:
         folder: the model's folder, or that of a finished training run.
-        net: the network to fill, for one that was not built by ``create_model``.
+        net: the network to load the weights into, for one that ``create_model`` did not build.
     """
     folder = Path(folder)
-    if not (folder / "config.json").is_file():
-        what = "there is no such folder" if not folder.is_dir() else "it has no config.json"
-        hint = ""
-        if (folder / "run.json").is_file():
-            what = "its training run has not ended yet"
-            command = "train-ensemble" if read_json(folder / "run.json").get("ensemble") else "train"
-            hint = f"; end it with: anytime {command} --output {folder} --resume"
-        raise AnytimeError(f"{folder} is not a saved model: {what}{hint or ' (anytime.save writes one)'}")
-    config = read_json(folder / "config.json")
-    about = config.pop("about", None)
+    config, tensors = _read(folder)
     build = net is None
-    net = _build(folder, config) if net is None else net
-    tensors, _ = read_tensors(folder / "model.safetensors")
-    state = net.state_dict()
-    tensors |= {name: tensors[twin] for name, twin in _tied(state).items() if name not in tensors and twin in tensors}
-    for name, expected in state.items():
-        if name not in tensors or tensors[name].dtype == expected.dtype:
-            continue
-        if not (build and tensors[name].is_floating_point() and expected.is_floating_point()):  # net.half() was saved
-            raise AnytimeError(f"{folder}: model.safetensors has {name} as {tensors[name].dtype}, not {expected.dtype}")
+    net = _build(folder, config["network"], len(tensors)) if net is None else net
+    _check_layout(folder, config["layout"], net)
+    _check_types(folder, tensors, net, convert=build)
     try:
         net.load_state_dict(tensors, assign=build)
     except (RuntimeError, AnytimeError) as error:
         problem = str(error).split("\n\t")[1].strip() if "\n\t" in str(error) else str(error)
-        raise AnytimeError(
-            f"{folder}: model.safetensors was made for another network than config.json says "
-            f"({config.get('model') or 'the one given'}): {problem}"
-        ) from error
-    if about is not None:
-        net.config = {**(net.config or {"model": None}), "about": about}
+        whose = "config.json describes" if build else "was given"
+        raise AnytimeError(f"{folder}: {WEIGHTS} belongs to another network than the one that {whose}: {problem}") from error
+    if config["about"]:
+        net.config = {**(net.config or {"model": None}), "about": config["about"]}
     if build:  # reading has laid the weights out anew
         net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     for profile in read_profiles(folder):
@@ -91,29 +95,93 @@ def load(folder: str | Path, net: AnytimeNetwork | None = None) -> AnytimeNetwor
     return net.eval()
 
 
-def _tied(state: dict[str, Tensor]) -> dict[str, str]:
-    """Names of tensors that are another one, whose name comes first: they are written once."""
-    first: dict[tuple[int, torch.Size], str] = {}
-    tied = {}
-    for name, tensor in state.items():
-        if tensor.device.type != "meta" and tensor.numel():
-            twin = first.setdefault((tensor.data_ptr(), tensor.shape), name)
-            if twin != name:
-                tied[name] = twin
-    return tied
+def _read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The two files, if they are unaltered and belong together."""
+    if not (folder / CONFIG).exists():
+        what = "there is no such folder" if not folder.is_dir() else f"it has no {CONFIG}"
+        hint = ""
+        if (folder / "run.json").is_file():
+            what = "its training run has not ended yet"
+            command = "train-ensemble" if read_json(folder / "run.json").get("ensemble") else "train"
+            hint = f"; finish it with: anytime {command} --output {folder} --resume"
+        raise AnytimeError(f"{folder} is not a saved model: {what}{hint or ' (anytime.save writes one)'}")
+    try:
+        return _read_files(folder)
+    except AnytimeError:
+        with locked(folder):  # perhaps another process was replacing the files just now
+            return _read_files(folder)
 
 
-def _build(folder: Path, config: dict[str, Any]) -> AnytimeNetwork:
-    name = config.pop("model", None)
-    if not isinstance(name, str):
+def _read_files(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    config = read_json(folder / CONFIG, sealed=True)
+    expected = {"network": dict | None, "layout": dict, "about": dict, "weights": str}
+    for key, kind in expected.items():
+        if not isinstance(config.get(key), kind):
+            raise AnytimeError(f"{folder / CONFIG} is not a model's: {key!r} is missing or of the wrong type")
+    try:
+        tensors, _ = read_tensors(folder / WEIGHTS, config["weights"])
+    except AnytimeError as error:
         raise AnytimeError(
-            f"{folder}: config.json does not say how to build this network; build it as before and call "
-            "load(folder, net=...)"
+            f"{error}. {CONFIG} and {WEIGHTS} in {folder} must be from the same save: save the model again, or copy both "
+            "files from where it was saved"
+        ) from error
+    # Copies, since what was read is still mapped to the file, and follows what is done to it.
+    copies = {id(tensor): tensor.clone() for tensor in tensors.values()}
+    return config, {name: copies[id(tensor)] for name, tensor in tensors.items()}
+
+
+def _check_layout(folder: Path, saved: dict[str, Any], net: AnytimeNetwork) -> None:
+    here = json.loads(json.dumps(net.layout()))
+    for key in {**saved, **here}:
+        if saved.get(key) != here.get(key):
+            raise AnytimeError(
+                f"{folder} was saved with {key} {saved.get(key)}, but the network given has {key} {here.get(key)}: "
+                "build it as it was built before saving"
+            )
+
+
+def _check_types(folder: Path, tensors: dict[str, Tensor], net: nn.Module, convert: bool) -> None:
+    """A network that is built here takes the precision that was saved (``net.half()``); one that was given has its own."""
+    for name, expected in net.state_dict().items():
+        if name not in tensors or tensors[name].dtype == expected.dtype:
+            continue
+        if not (convert and tensors[name].is_floating_point() and expected.is_floating_point()):
+            raise AnytimeError(f"{folder}: {WEIGHTS} has {name} as {tensors[name].dtype}, not {expected.dtype}")
+
+
+def _build(folder: Path, config: dict[str, Any] | None, parameters: int) -> AnytimeNetwork:
+    """The network that a configuration describes, on the meta device and with at most so many parameters."""
+    if config is None:
+        raise AnytimeError(
+            f"{folder}: {CONFIG} does not say how to build this network; build it as before and call load(folder, net=...)"
         )
     try:
-        if name == ENSEMBLE:
-            return EANN(_build(folder, dict(member)) for member in config["members"])
-        with torch.device("meta"):  # no memory and no random numbers for weights that are read anyway
-            return create_model(name, **config)
-    except (KeyError, TypeError, ValueError) as error:
-        raise AnytimeError(f"{folder}: config.json describes no network of this version: {error}") from error
+        # On the meta device weights that are read anyway take no memory and no random numbers.
+        with _at_most(parameters), torch.device("meta"):
+            if config["model"] == ENSEMBLE:
+                return EANN(create_model(**{"name": member["model"], **_options(member)}) for member in config["members"])
+            return create_model(config["model"], **_options(config))
+    except Exception as error:  # whatever comes of building what a file says
+        raise AnytimeError(f"{folder}: {CONFIG} describes no network of this version: {error}") from error
+
+
+def _options(config: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in config.items() if key != "model"}
+
+
+@contextmanager
+def _at_most(parameters: int) -> Iterator[None]:
+    """Let this thread build no more parameters than there are tensors in the file: a few bytes can name any number."""
+    thread, built = threading.get_ident(), 0
+
+    def count(*_: object) -> None:
+        nonlocal built
+        built += threading.get_ident() == thread
+        if built > parameters and threading.get_ident() == thread:
+            raise AnytimeError(f"it has more parameters than the {parameters} tensors in {WEIGHTS}")
+
+    handle = register_module_parameter_registration_hook(count)
+    try:
+        yield
+    finally:
+        handle.remove()

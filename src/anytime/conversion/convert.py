@@ -76,6 +76,7 @@ def convert(
                 )
     finally:
         model.train(was_training)
+    net.input_form = tree_map(lambda leaf: f"{leaf.dtype}, {leaf.ndim} dimensions" if _is_tensor(leaf) else None, example)
     return net.train(was_training)
 
 

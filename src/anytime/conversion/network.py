@@ -37,6 +37,13 @@ class ConvertedNetwork(AnytimeNetwork):
         named = [n if one else f"{n}, call {call + 1}" for (n, call), one in zip(places, once, strict=True)]
         self.places = [*named, "the model's own"]
 
+    input_form: Any = None
+    """Type and number of dimensions of each tensor of the input, by name where the input is a dict."""
+
+    def layout(self) -> dict[str, Any]:
+        """Where the exits are, and the form of the input."""
+        return {"places": self.places, "input": self.input_form}
+
     @property
     def model(self) -> nn.Module:
         """The model that was converted."""

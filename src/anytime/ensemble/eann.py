@@ -106,6 +106,10 @@ class EANN(AnytimeNetwork):
         """How many exits are offered."""
         return len(self.offered)
 
+    def layout(self) -> dict[str, Any]:
+        """That of every member."""
+        return {"members": [member.layout() for member in self._networks]}
+
     @property
     def order(self) -> list[int]:
         """The members that run, cheapest first."""

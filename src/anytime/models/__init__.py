@@ -41,6 +41,8 @@ def create_model(name: str, **options: Any) -> AnytimeNetwork:
         >>> create_model("resann-9-16", num_classes=100).exits
         27
     """
+    if not isinstance(name, str) or len(name) > 100:
+        raise AnytimeError(f"model name {str(name)[:100]!r}: it must be a string of at most 100 characters")
     found = next((found for family in _FAMILIES if (found := family.from_name(name))), None)
     if found is None:
         near = difflib.get_close_matches(name, list_models(), n=3, cutoff=0.4) or list(list_models())[:3]

@@ -32,7 +32,7 @@ def from_name(name: str) -> tuple[type[AnytimeNetwork], dict[str, Any]] | None:
     """What a name stands for: ``denseann169``, or ``denseann-{depth}-{growth}`` for small images."""
     if name in _ILSVRC:
         return DenseANN, _ILSVRC[name]
-    if match := re.fullmatch(r"denseann-(\d+)-(\d+)", name):
+    if match := re.fullmatch(r"denseann-(\d{1,9})-(\d{1,9})", name):
         depth, growth = int(match[1]), int(match[2])
         if depth < 10 or (depth - 4) % 6:
             near = max(10, 4 + 6 * round((depth - 4) / 6))

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from anytime.errors import AnytimeError
+from anytime.errors import AnytimeError, check_integer
 
 
 class ConvBNReLU(nn.Sequential):
@@ -91,7 +91,6 @@ def initialize(net: nn.Module) -> None:
 
 
 def check_counts(**counts: int) -> None:
-    """Refuse what is not a whole number from 1."""
+    """Refuse what is not an integer >= 1, or more channels or classes than any network has."""
     for name, value in counts.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise AnytimeError(f"{name}={value!r}: it is a whole number from 1")
+        check_integer(name, value, most=2**24)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from anytime.errors import AnytimeError
 from anytime.models.layers import ConvBNReLU, Stem, check_counts, initialize, pool
-from anytime.models.placement import join_stages, place_exits
+from anytime.models.placement import check_units, join_stages, place_exits
 from anytime.network import AnytimeNetwork
 
 _CIFAR = {"scales": 3, "growth": 6, "channels": 16}
@@ -48,7 +48,7 @@ def from_name(name: str) -> tuple[type[AnytimeNetwork], dict[str, Any]] | None:
     """What a name stands for: one of ``MODELS``, or ``msdnet-cifar-{blocks}-{base}-{step}`` for small images."""
     if name in _OF_THE_PAPER:
         return BlockMSDNet, {"units": _OF_THE_PAPER[name]}
-    if match := re.fullmatch(r"msdnet-cifar-(\d+)-(\d+)-(\d+)", name):
+    if match := re.fullmatch(r"msdnet-cifar-(\d{1,9})-(\d{1,9})-(\d{1,9})", name):
         return MSDNet, {**_CIFAR, **dict(zip(("blocks", "base", "step"), map(int, match.groups()), strict=True))}
     return (MSDNet, _ORIGINALS[name]) if name in _ORIGINALS else None
 
@@ -199,10 +199,11 @@ class MSDNet(AnytimeNetwork):
         factors = _factors(scales, growth_factors, bottleneck_factors)
         if step_mode not in ("even", "lin_grow") or prune not in ("max", "min"):
             raise AnytimeError(f"{step_mode=}, {prune=}: they are 'even' or 'lin_grow', and 'max' or 'min'")
+        check_units(blocks)
         sizes = [base, *(step if step_mode == "even" else step * i + 1 for i in range(1, blocks))]
         total = sum(sizes)
         if period is None and exits is None:
-            exits = [sum(sizes[: i + 1]) for i in range(blocks)]
+            exits = list(itertools.accumulate(sizes))
         after = place_exits(total, period, exits)
 
         stem = ScaleStem([channels * f for f in factors], in_channels, imagenet)

@@ -23,6 +23,7 @@ def place_exits(units: int, period: int | None = None, exits: Sequence[int] | No
         >>> place_exits(8, exits=[1, 4, 8])
         [1, 4, 8]
     """
+    check_units(units)
     if exits is None:
         period = 1 if period is None else period
         if type(period) is not int or not 1 <= period <= units:
@@ -39,6 +40,12 @@ def place_exits(units: int, period: int | None = None, exits: Sequence[int] | No
             f"the nearest that works is exits={nearest}"
         )
     return nearest
+
+
+def check_units(units: int) -> None:
+    """Refuse more units than any network has, before lists as long are made."""
+    if units > 100_000:
+        raise AnytimeError(f"a network of {units:,} units: at most 100,000 can be built")
 
 
 def join_stages(units: Sequence[nn.Module], exits: Sequence[int], stem: nn.Module | None = None) -> list[nn.Module]:

@@ -15,7 +15,7 @@ from anytime.network import AnytimeNetwork
 
 _BLOCKS = {"resann26": (2, 2, 2, 2), "resann50": (3, 4, 6, 3), "resann101": (3, 4, 23, 3)}
 
-_NAME = re.compile(r"resann-(?P<n>\d+)-(?P<c>\d+)(-patch(?P<patch>\d+))?")
+_NAME = re.compile(r"resann-(?P<n>\d{1,9})-(?P<c>\d{1,9})(-patch(?P<patch>\d{1,9}))?")
 
 MODELS = {
     f"resann-{n}-{c}": "Sec. 5.2, CIFAR and SVHN"
@@ -119,8 +119,8 @@ class ResANN(AnytimeNetwork):
         check_counts(n=n, c=c, num_classes=num_classes, in_channels=in_channels, patch=patch)
         if period is None and exits is None:
             period = 1 if n < 25 else 3
-        widths = [c] * n + [2 * c] * n + [4 * c] * n
         after = place_exits(3 * n, period, exits)
+        widths = [c] * n + [2 * c] * n + [4 * c] * n
         # A 3×3 convolution of patches is one of pixels with a larger kernel and a stride.
         conv = nn.Conv2d(in_channels, c, 3 * patch, stride=patch, padding=patch, bias=False)
         stem = Stem(conv, channels=in_channels, least=8 * patch)
