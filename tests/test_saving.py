@@ -1,22 +1,22 @@
 import json
-import subprocess
-import sys
-import textwrap
+import os
+import resource
 
 import laws
 import pytest
 import torch
+from forge import forge_config, forge_weights
+from test_files import hostile, together
 from torch import nn
 
 import anytime
-from anytime.files import read_tensors, write_tensors, write_whole
 
 
 def test_loading_gives_what_was_saved(tmp_path):
     net = anytime.create_model("resann-2-8", num_classes=7, in_channels=2, period=2)
     laws.save_law(net, torch.randn(2, 2, 9, 11))
-    anytime.save(net, tmp_path, classes=["a", "b"])
-    assert anytime.load(tmp_path).config["about"] == {"classes": ["a", "b"]}
+    anytime.save(net, tmp_path, source="the attic")
+    assert anytime.load(tmp_path).config["about"] == {"source": "the attic"}
     assert {path.name for path in tmp_path.iterdir()} == {"config.json", "model.safetensors"}
 
 
@@ -32,94 +32,178 @@ def test_a_network_of_ones_own(tmp_path):
     assert all(torch.equal(a, b) for a, b in zip(net.parameters(), again.parameters(), strict=True))
 
 
+def test_weights_go_to_the_exits_that_they_were_saved_from(tmp_path):
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(6, 6), nn.ReLU()) for _ in range(8)), nn.Linear(6, 3))
+    x = torch.zeros(2, 6)
+    anytime.save(anytime.convert(model, x, exits=["1", "5"]), tmp_path)
+    with pytest.raises(anytime.AnytimeError, match=r"places \['1', '5', .*given has places \['2', '6', "):
+        anytime.load(tmp_path, anytime.convert(model, x, exits=["2", "6"]))
+    with pytest.raises(anytime.AnytimeError, match=r"2-dimensional torch.float32.*3-dimensional torch.float32"):
+        anytime.load(tmp_path, anytime.convert(model, x[:, None], exits=["1", "5"]))
+    again = anytime.load(tmp_path, anytime.convert(model, x[:1], exits=["1", "5"]))
+    eann = anytime.EANN([again])
+    anytime.save(eann, tmp_path)
+    anytime.load(tmp_path, anytime.EANN([again]))
+    with pytest.raises(anytime.AnytimeError, match=r"'1', '5', .*'2', '6', "):
+        anytime.load(tmp_path, anytime.EANN([anytime.convert(model, x, exits=["2", "6"])]))
+
+
 HOSTILE = {
-    "no folder": (None, None, "no such folder"),
-    "empty": ({}, None, "no config.json"),
-    "config is no JSON": ({"config.json": b"{"}, None, "cannot read"),
-    "config is a list": ({"config.json": b"[]"}, None, "not a JSON object"),
-    "config is binary": ({"config.json": b"\xff\xfe\x00"}, None, "cannot read"),
-    "deeply nested": ({"config.json": b"[" * 100_000}, None, "cannot read"),
-    "unknown model": ({"config.json": b'{"model": "resnet-1000"}'}, None, "unknown model"),
-    "unknown option": ({"config.json": b'{"model": "resann-1-4", "evil": 1}'}, None, "no option 'evil'"),
-    "wrong type": ({"config.json": b'{"model": "resann-1-4", "num_classes": "ten"}'}, None, "describes no network"),
-    "no weights": ({"config.json": b'{"model": "resann-1-4"}'}, None, "missing, truncated or no safetensors"),
-    "a pickle": ({"model.safetensors": b"\x80\x04\x95cos\nsystem\n"}, "resann-1-4", "no safetensors"),
-    "truncated": ("half", "resann-1-4", "truncated"),
-    "huge header": ({"model.safetensors": b"\xff" * 8 + b"{}"}, "resann-1-4", "no safetensors"),
-    "another model": ({"config.json": b'{"model": "resann-1-8"}'}, "resann-1-4", "made for another network"),
+    "no folder": (None, "no such folder"),
+    "empty": ({}, "no config.json"),
+    "config is no JSON": ({"config.json": b"{"}, "cannot read"),
+    "config is a list": ({"config.json": b"[]"}, "not a JSON object"),
+    "config is binary": ({"config.json": b"\xff\xfe\x00"}, "cannot read"),
+    "deeply nested": ({"config.json": b"[" * 100_000}, "cannot read"),
+    "no checksum": ({"config.json": b'{"model": "resann-9999999-8"}'}, "has no checksum"),
+    "a pickle": ({"model.safetensors": b"\x80\x04\x95cos\nsystem\n"}, "no safetensors"),
+    "huge header": ({"model.safetensors": b"\xff" * 8 + b"{}"}, "no safetensors"),
 }
 
 
 @pytest.mark.parametrize("case", HOSTILE)
 def test_hostile_files_are_refused(case, tmp_path):
-    files, saved, says = HOSTILE[case]
+    files, says = HOSTILE[case]
     folder = tmp_path / "model"
     if files is not None:
         folder.mkdir()
-    if saved:
-        anytime.save(anytime.create_model(saved), folder)
-    if files == "half":
-        path = folder / "model.safetensors"
-        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    else:
-        for name, content in (files or {}).items():
-            (folder / name).write_bytes(content)
+    if case in ("a pickle", "huge header"):
+        anytime.save(anytime.create_model("resann-1-4"), folder)
+    for name, content in (files or {}).items():
+        (folder / name).write_bytes(content)
     with pytest.raises(anytime.AnytimeError, match=says):
         anytime.load(folder)
 
 
-def test_a_failed_write_leaves_the_file_from_before(tmp_path):
-    path = tmp_path / "file"
-    write_whole(path, lambda temporary: temporary.write_text("old"))
-
-    def fail(temporary):
-        temporary.write_text("half")
-        raise OSError(28, "No space left on device")
-
-    with pytest.raises(anytime.AnytimeError, match="No space left on device; the one from before is untouched"):
-        write_whole(path, fail)
-    assert path.read_text() == "old"
-    assert list(tmp_path.iterdir()) == [path]
+@pytest.mark.parametrize("kind", ["a pipe", "a device", "a folder", "huge"])
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
+def test_files_that_never_end_are_refused(tmp_path, kind, name):
+    anytime.save(anytime.create_model("resann-1-4"), tmp_path)
+    (tmp_path / name).unlink()
+    hostile(tmp_path / name, kind)
+    with pytest.raises(anytime.AnytimeError, match="cannot read"):
+        anytime.load(tmp_path)
 
 
-def test_a_full_disk_while_saving(tmp_path):
-    """A real one is not ours to fill: the system refuses to let this process write more than 100 kB to a file."""
-    program = textwrap.dedent("""
-        import resource, signal, sys, torch
-        from pathlib import Path
-        from anytime.files import write_tensors
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
-        try:
-            write_tensors(Path(sys.argv[1]), {"a": torch.zeros(1_000_000)}, {"epoch": 2})
-        except ValueError as error:
-            print(error)
-    """)
-    path = tmp_path / "checkpoint.safetensors"
-    write_tensors(path, {"a": torch.ones(1000)}, {"epoch": 1})
-    done = subprocess.run([sys.executable, "-c", program, path], capture_output=True, text=True, check=True)
-    assert "could not write" in done.stdout
-    assert "from before is untouched" in done.stdout
-    tensors, about = read_tensors(path)
-    assert about == {"epoch": 1}
-    assert torch.equal(tensors["a"], torch.ones(1000))
-    assert list(tmp_path.iterdir()) == [path]
+WRONG_CONFIGS = {
+    "unknown model": {"model": "resnet-1000"},
+    "no option 'evil'": {"model": "resann-1-4", "evil": 1},
+    "num_classes='ten' must be an integer": {"model": "resann-1-4", "num_classes": "ten"},
+    "belongs to another network": {"model": "resann-1-5"},
+    "describes no network": {"members": []},
+    "more parameters than the": {"model": "resann-33333-8"},
+    "29,999,997 units": {"model": "resann-9999999-8"},
+    "unknown model 'resann-9": {"model": "resann-" + "9" * 80 + "-8"},
+    "at most 100 characters": {"model": "resann-" + "9" * 5000 + "-8"},
+    "must be a string": {"model": 5},
+    "more parameters": {"model": "eann", "members": [{"model": "resann-1-1"}] * 20_000},
+    "in_channels=1000000000000000000 must be": {"model": "resann-1-4", "in_channels": 10**18},
+    "16,777,217 units|must be an integer": {"model": "msdnet-cifar-99999999-4-2"},
+    "units: at most": {"model": "denseann-600000004-12"},
+    "describes no network of this version": {"model": "msdnet-cifar-5-4-2", "growth_factors": [10**18] * 3},
+    "of this version": {"model": "msdnet-cifar-5-4-2", "reduction": 1e308},
+    "no network of this": {"model": "densenet-10-4", "exits": [10**400]},
+}
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    return anytime.save(anytime.create_model("resann-1-4"), tmp_path_factory.mktemp("small"))
+
+
+@pytest.mark.parametrize("says", WRONG_CONFIGS)
+def test_what_a_config_makes_is_bounded_by_the_weights(says, small):
+    """Forged with a right checksum. In bounded time and memory; the suite would not survive the numbers above."""
+    forge_config(small, network=WRONG_CONFIGS[says])
+    before = resource.getrusage(resource.RUSAGE_SELF)
+    with pytest.raises(anytime.AnytimeError, match=says):
+        anytime.load(small)
+    after = resource.getrusage(resource.RUSAGE_SELF)
+    assert after.ru_utime - before.ru_utime < 2
+    assert after.ru_maxrss - before.ru_maxrss < 200_000
+
+
+@pytest.mark.parametrize("changes", [{"layout": None}, {"weights": 5}, {"network": []}, {"about": "x"}, {"layout": {}}])
+def test_configs_of_wrong_types_are_refused(tmp_path, changes):
+    anytime.save(anytime.create_model("resann-1-4"), tmp_path)
+    forge_config(tmp_path, **changes)
+    with pytest.raises(anytime.AnytimeError, match=next(iter(changes)) if changes != {"layout": {}} else "exits None"):
+        anytime.load(tmp_path)
+
+
+def test_a_mixed_folder_is_refused(tmp_path):
+    """As a save that is killed between its two files leaves it; also with another network of the same kind."""
+    for name in "ab":
+        anytime.save(anytime.create_model("resann-1-4"), tmp_path / name, classes=[name])
+    (tmp_path / "b/model.safetensors").replace(tmp_path / "a/model.safetensors")
+    with pytest.raises(anytime.AnytimeError, match="must be from the same save: save the model again") as error:
+        anytime.load(tmp_path / "a")
+    assert "\n" not in str(error.value)
+
+
+def test_a_moved_folder_can_be_loaded_and_a_lost_file_is_named(tmp_path):
+    anytime.save(anytime.create_model("resann-1-4"), tmp_path / "a")
+    (tmp_path / "a").rename(tmp_path / "b")
+    anytime.load(tmp_path / "b")
+    with pytest.raises(anytime.AnytimeError, match="no such folder"):
+        anytime.load(tmp_path / "a")
+    (tmp_path / "b/model.safetensors").unlink()
+    with pytest.raises(anytime.AnytimeError, match="missing, truncated or no safetensors file"):
+        anytime.load(tmp_path / "b")
+
+
+def test_four_threads_save_to_one_folder(tmp_path):
+    """Every load sees the weights of one save with the facts of the same save."""
+    nets = []
+    for value in range(4):
+        net = anytime.create_model("resann-1-4")
+        nn.init.constant_(net.heads[0].fc.weight, value)
+        nets.append(net)
+    anytime.save(nets[0], tmp_path, value=0)
+
+    def save(value):
+        for _ in range(8):
+            anytime.save(nets[value], tmp_path, value=value)
+
+    def load():
+        for _ in range(15):
+            net = anytime.load(tmp_path)
+            assert net.heads[0].fc.weight.eq(net.config["about"]["value"]).all()
+
+    together(*(lambda v=v: save(v) for v in range(4)), load, load)
+    assert {path.name for path in tmp_path.iterdir()} == {"config.json", "model.safetensors"}
+
+
+def test_a_loaded_network_does_not_change_with_its_file(tmp_path):
+    anytime.save(anytime.create_model("resann-1-4"), tmp_path)
+    net = anytime.load(tmp_path)
+    before = net.heads[0].fc.weight.clone()
+    with open(tmp_path / "model.safetensors", "rb+") as file:
+        file.write(bytes(os.path.getsize(file.name)))
+    assert torch.equal(net.heads[0].fc.weight, before)
 
 
 def test_config_is_plain_json(tmp_path):
     anytime.save(anytime.create_model("resann-1-4", num_classes=3), tmp_path)
-    assert json.loads((tmp_path / "config.json").read_text()) == {"model": "resann-1-4", "num_classes": 3}
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config["network"] == {"model": "resann-1-4", "num_classes": 3}
+    assert config["layout"] == {"exits": 3}
 
 
 def test_a_missing_tensor_is_not_taken_from_another(tmp_path):
     anytime.save(anytime.create_model("resann-2-8"), tmp_path)
-    path = tmp_path / "model.safetensors"
-    tensors, about = read_tensors(path)
     gone = "stages.1.bn1.weight"
-    assert tensors["stages.1.bn1.bias"].shape == tensors.pop(gone).shape
-    write_tensors(path, tensors, about)
+    forge_weights(tmp_path, lambda tensors: tensors.pop(gone))
     with pytest.raises(anytime.AnytimeError, match=gone.replace(".", r"\.")):
         anytime.load(tmp_path)
+
+
+def test_what_json_cannot_hold_is_refused_before_anything_is_replaced(tmp_path):
+    anytime.save(anytime.create_model("resann-1-4"), tmp_path, value=1)
+    for value in (float("nan"), {1, 2}):
+        with pytest.raises(anytime.AnytimeError, match="what JSON can hold"):
+            anytime.save(anytime.create_model("resann-1-4"), tmp_path, value=value)
+    assert anytime.load(tmp_path).config["about"] == {"value": 1}
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])

@@ -28,7 +28,7 @@ def require(module: str, extra: str) -> ModuleType:
 
 
 def check_integer(name: str, value: int, least: int = 1, most: float = math.inf) -> int:
-    """Return ``value`` as an ``int`` if it is an integer from ``least`` to ``most``; raise :class:`AnytimeError` otherwise.
+    """Return ``value`` as an ``int`` if it is an integer within the bounds; raise :class:`AnytimeError` otherwise.
 
     Example:
         >>> check_integer("exits", 0)

@@ -135,7 +135,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def _lock(folder: Path) -> int | None:
-    """Lock a folder; None where the system cannot. BlockingIOError: someone else has it. The kernel frees it."""
+    """Lock a folder; None where the system cannot. BlockingIOError: someone else has it."""
     if fcntl is None:
         return None
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
@@ -166,11 +166,11 @@ def _flush_folder(folder: Path) -> None:
 def open_regular(path: Path) -> BinaryIO:
     """Open a file for reading; OSError for a pipe or a device, which might never end."""
     nonblocking = getattr(os, "O_NONBLOCK", 0)  # or opening a pipe waits for a writer
-    file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | nonblocking))
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        file.close()
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0) | nonblocking)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
         raise OSError(errno.EINVAL, "not a regular file", str(path))
-    return file
+    return os.fdopen(descriptor, "rb")
 
 
 def write_text(path: Path, text: str) -> None:
@@ -211,7 +211,7 @@ def _unseal(path: Path, content: dict[str, Any]) -> None:
     if checksum is None:
         raise AnytimeError(f"{path} has no checksum: it was not written by this version of anytime; write it again")
     if checksum != _checksum(content):
-        raise AnytimeError(f"{path} was altered since it was written (its checksum is wrong): write it again")
+        raise AnytimeError(f"{path} was altered since it was written: its checksum is wrong")
 
 
 def _checksum(content: Mapping[str, Any]) -> str:
@@ -264,9 +264,9 @@ def read_tensors(path: Path, checksum: str | None = None) -> tuple[dict[str, Ten
     if found is None:
         raise AnytimeError(f"{path} has no checksum: it was not written by this version of anytime; write it again")
     if found != _tensors_checksum(tensors, metadata):
-        raise AnytimeError(f"{path} was altered since it was written (its checksum is wrong): write it again")
-    if checksum not in (None, found):
-        raise AnytimeError(f"{path} is not the file that belongs here (its checksum is {found}, not {checksum})")
+        raise AnytimeError(f"{path} was altered since it was written: its checksum is wrong")
+    if checksum is not None and checksum != found:
+        raise AnytimeError(f"{path} is another file than expected: its checksum is {found[:8]}…, not {checksum[:8]}…")
     try:
         about, same = json.loads(metadata["anytime"]), json.loads(metadata["same"])
         return tensors | {name: tensors[twin] for name, twin in same.items()}, dict(about.items())

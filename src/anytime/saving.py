@@ -34,8 +34,8 @@ def save(net: AnytimeNetwork, folder: str | Path, **about: Any) -> Path:
     Args:
         net: the network. One that ``create_model`` built can be loaded by the folder alone; any other by
             ``load(folder, net=...)`` with a network built in the same way.
-        folder: created if it does not exist. Files of an earlier ``save`` are replaced once the new ones are complete; a
-            latency profile and an early-exit policy of the earlier model are removed.
+        folder: created if it does not exist. Files of an earlier ``save`` are replaced once the new ones are complete;
+            a latency profile and an early-exit policy of the earlier model are removed.
         about: anything else that users of the model need and JSON can hold.
 
     Example:
@@ -84,7 +84,9 @@ def load(folder: str | Path, net: AnytimeNetwork | None = None) -> AnytimeNetwor
     except (RuntimeError, AnytimeError) as error:
         problem = str(error).split("\n\t")[1].strip() if "\n\t" in str(error) else str(error)
         whose = "config.json describes" if build else "was given"
-        raise AnytimeError(f"{folder}: {WEIGHTS} belongs to another network than the one that {whose}: {problem}") from error
+        raise AnytimeError(
+            f"{folder}: {WEIGHTS} belongs to another network than the one that {whose}: {problem}"
+        ) from error
     if config["about"]:
         net.config = {**(net.config or {"model": None}), "about": config["about"]}
     if build:  # reading has laid the weights out anew
@@ -122,8 +124,8 @@ def _read_files(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         tensors, _ = read_tensors(folder / WEIGHTS, config["weights"])
     except AnytimeError as error:
         raise AnytimeError(
-            f"{error}. {CONFIG} and {WEIGHTS} in {folder} must be from the same save: save the model again, or copy both "
-            "files from where it was saved"
+            f"{error}. {CONFIG} and {WEIGHTS} in {folder} must be from the same save: save the model again, "
+            "or copy both files from where it was saved"
         ) from error
     # Copies, since what was read is still mapped to the file, and follows what is done to it.
     copies = {id(tensor): tensor.clone() for tensor in tensors.values()}
@@ -141,7 +143,7 @@ def _check_layout(folder: Path, saved: dict[str, Any], net: AnytimeNetwork) -> N
 
 
 def _check_types(folder: Path, tensors: dict[str, Tensor], net: nn.Module, convert: bool) -> None:
-    """A network that is built here takes the precision that was saved (``net.half()``); one that was given has its own."""
+    """A network built from the folder takes the precision that was saved (``net.half()``); a given one must have it."""
     for name, expected in net.state_dict().items():
         if name not in tensors or tensors[name].dtype == expected.dtype:
             continue
@@ -153,20 +155,21 @@ def _build(folder: Path, config: dict[str, Any] | None, parameters: int) -> Anyt
     """The network that a configuration describes, on the meta device and with at most so many parameters."""
     if config is None:
         raise AnytimeError(
-            f"{folder}: {CONFIG} does not say how to build this network; build it as before and call load(folder, net=...)"
+            f"{folder}: {CONFIG} does not say how to build this network; build it as before saving and call "
+            "load(folder, net=...)"
         )
     try:
-        # On the meta device weights that are read anyway take no memory and no random numbers.
-        with _at_most(parameters), torch.device("meta"):
+        with _at_most(parameters):
             if config["model"] == ENSEMBLE:
-                return EANN(create_model(**{"name": member["model"], **_options(member)}) for member in config["members"])
-            return create_model(config["model"], **_options(config))
+                return EANN(_create(member) for member in config["members"])
+            return _create(config)
     except Exception as error:  # whatever comes of building what a file says
         raise AnytimeError(f"{folder}: {CONFIG} describes no network of this version: {error}") from error
 
 
-def _options(config: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in config.items() if key != "model"}
+def _create(config: dict[str, Any]) -> AnytimeNetwork:
+    with torch.device("meta"):  # no memory and no random numbers for weights that are read anyway
+        return create_model(config["model"], **{key: value for key, value in config.items() if key != "model"})
 
 
 @contextmanager

@@ -161,7 +161,7 @@ def test_help_teaches_with_an_example(run):
         ("evaluate thesis", "not a run folder"),
         ("evaluate unfinished", "anytime train --output unfinished --resume"),
         ("evaluate truncated", "truncated"),
-        ("evaluate other-model", "made for another network"),
+        ("evaluate other-model", "must be from the same save"),
         ("evaluate done --opt thesis/thesis.tex", "is not an OPT table"),
         ("profile resann-9-16 --repeats 0", "whole number from 1"),
         ("profile resann", "unknown model"),

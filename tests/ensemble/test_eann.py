@@ -6,6 +6,7 @@ import time
 import laws
 import pytest
 import torch
+from forge import forge_weights
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -135,12 +136,8 @@ def test_saved_with_its_order(tmp_path):
 
 @pytest.mark.parametrize("offered", [[[0, 99]], [[7, 0]], [[0, 1], [0, 0]]])
 def test_a_damaged_order_is_refused(tmp_path, offered):
-    from anytime.files import read_tensors, write_tensors
-
     anytime.save(EANN([anytime.create_model(f"resann-{n}-4") for n in (1, 2)]), tmp_path)
-    tensors, about = read_tensors(tmp_path / "model.safetensors")
-    tensors["_extra_state"] = torch.tensor(offered)
-    write_tensors(tmp_path / "model.safetensors", tensors, about)
+    forge_weights(tmp_path, lambda tensors: tensors.update(_extra_state=torch.tensor(offered)))
     with pytest.raises(anytime.AnytimeError, match="offered"):
         anytime.load(tmp_path)
 

@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from forge import forge_json
 
 import anytime
 from anytime.inference.latency import remember
@@ -23,7 +24,7 @@ def test_a_profile_is_kept_beside_the_model(tmp_path):
     with pytest.raises(anytime.UnfinishedError) as error:  # known before anything has run
         anytime.predict(again, X, deadline=0)
     assert error.value.needed > 0
-    path.write_text('{"profiles": [{"stages": [1]}]}')
+    forge_json(path, {"profiles": [{"stages": [1]}]})
     with pytest.raises(anytime.AnytimeError, match=r"profile\.json is damaged"):
         anytime.load(tmp_path)
 
@@ -59,6 +60,6 @@ def test_damaged_profiles_are_one_line(tmp_path, damage):
     path = anytime.profile(anytime.create_model("resann-2-8").eval(), X, repeats=2).save(tmp_path)
     content = json.loads(path.read_text())
     content["profiles"][0] |= damage
-    path.write_text(json.dumps(content))
+    forge_json(path, content)
     with pytest.raises(anytime.AnytimeError, match="is damaged"):
         anytime.load(tmp_path)

@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from forge import forge_json
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.functional import cross_entropy
@@ -100,8 +101,8 @@ def test_a_policy_is_saved_with_the_model(tmp_path):
     policy.save(tmp_path)
     assert anytime.Policy.load(tmp_path) == policy
     content = json.loads((tmp_path / "policy.json").read_text())
-    for damage in ({"thresholds": [0.5]}, {"score": "hope"}, {"colour": "red"}):
-        (tmp_path / "policy.json").write_text(json.dumps(content | damage))
+    for damage in ({"thresholds": [0.5]}, {"score": "hope"}, {"colour": "red"}, {"costs": [10**400] * 5}):
+        forge_json(tmp_path / "policy.json", content | damage)
         with pytest.raises(anytime.AnytimeError, match="is damaged"):
             anytime.Policy.load(tmp_path)
     with pytest.raises(anytime.AnytimeError, match=r"has no policy\.json"):

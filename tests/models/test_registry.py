@@ -99,7 +99,7 @@ def test_an_unknown_name_is_told_the_near_ones():
         anytime.create_model("resan-9-16")
     with pytest.raises(ValueError, match="it takes num_classes, in_channels, period, exits"):
         anytime.create_model("resann-9-16", classes=3)
-    with pytest.raises(ValueError, match="whole number from 1"):
+    with pytest.raises(ValueError, match="must be an integer >= 1"):
         anytime.create_model("resann-0-16")
 
 

@@ -76,7 +76,7 @@ def convert(
                 )
     finally:
         model.train(was_training)
-    net.input_form = tree_map(lambda leaf: f"{leaf.dtype}, {leaf.ndim} dimensions" if _is_tensor(leaf) else None, example)
+    net.input_form = tree_map(_form, example)
     return net.train(was_training)
 
 
@@ -209,6 +209,10 @@ def _two_samples(example: Any) -> Any:
     if batch > 1:
         return example
     return tree_map(lambda leaf: torch.cat([leaf, leaf]) if _is_batch(leaf, 1) else leaf, example)
+
+
+def _form(leaf: Any) -> str:
+    return f"{leaf.ndim}-dimensional {leaf.dtype}" if isinstance(leaf, Tensor) else type(leaf).__name__
 
 
 def _is_batch(leaf: Any, batch: int) -> bool:

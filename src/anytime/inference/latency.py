@@ -117,7 +117,7 @@ class Profile:
             {**(profile.kind._asdict() if profile.kind else {}), "stages": profile.stages, "heads": profile.heads}
             for profile in [*others, self]
         ]
-        write_json(path, {"profiles": entries})
+        write_json(path, {"profiles": entries}, sealed=True)
         return path
 
 
@@ -127,7 +127,7 @@ def read_profiles(folder: str | Path) -> list[Profile]:
     if not path.is_file():
         return []
     try:
-        return [_checked(entry) for entry in read_json(path)["profiles"]]
+        return [_checked(entry) for entry in read_json(path, sealed=True)["profiles"]]
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         reason = " ".join(str(error).split())
         raise AnytimeError(

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from anytime.errors import AnytimeError
+from anytime.errors import AnytimeError, check_number
 from anytime.files import read_json, write_json
 from anytime.network import AnytimeNetwork
 
@@ -122,7 +122,7 @@ class Policy:
     def save(self, folder: str | Path) -> Path:
         """Write it beside a model, as ``policy.json``."""
         path = Path(folder) / FILE
-        write_json(path, asdict(self))
+        write_json(path, asdict(self), sealed=True)
         return path
 
     @staticmethod
@@ -132,15 +132,14 @@ class Policy:
         if not path.is_file():
             raise AnytimeError(f"{folder} has no {FILE}: anytime calibrate {folder} --budget 0.5 makes one")
         try:
-            return Policy(**read_json(path))
+            return Policy(**read_json(path, sealed=True))
         except (TypeError, ValueError) as error:
-            raise AnytimeError(f"{path} is damaged: {error}") from error
+            raise AnytimeError(f"{path} is damaged ({error}): make it again with anytime calibrate {folder}") from error
 
     def __post_init__(self) -> None:
         lists = [self.temperatures, self.costs, self.shares, [t for t in self.thresholds if t is not None]]
-        numbers = [*(number for each in lists for number in each), self.budget]
-        if not all(isinstance(n, int | float) and not isinstance(n, bool) and abs(n) < inf for n in numbers):
-            raise AnytimeError("a policy's temperatures, thresholds, costs, shares and budget are numbers")
+        for number in (*(number for each in lists for number in each), self.budget):
+            check_number("a policy's temperature, threshold, cost, share or budget", number, least=-inf)
         if len({len(self.temperatures), len(self.costs), len(self.shares), len(self.thresholds) + 1}) > 1:
             raise AnytimeError(
                 "a policy has a temperature, cost and share for every exit, a threshold for all but the last"

@@ -13,7 +13,7 @@ import torch
 from anytime.data.dataset import Data
 from anytime.errors import AnytimeError
 from anytime.evaluation import Curve
-from anytime.files import read_json, write_json, write_text
+from anytime.files import read_json, sweep, write_json, write_text
 from anytime.network import AnytimeNetwork
 from anytime.saving import save
 from anytime.training.checkpoint import save_checkpoint
@@ -62,8 +62,7 @@ class RunFolder:
                     f"{self.path} is in use by another training process: choose another --output"
                 ) from None
         try:
-            for half in self.path.glob(".*.tmp"):  # what a killed process was writing
-                half.unlink()
+            sweep(self.path)
             self._agree(run)
         except BaseException:
             self.lock.close()
