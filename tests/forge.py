@@ -22,7 +22,7 @@ def forge_weights(folder, change):
     path = folder / "model.safetensors"
     tensors, about = read_tensors(path)
     change(tensors)
-    packed, metadata = pack(tensors, about)
+    packed, metadata, checksum = pack(tensors, about)
     path.unlink()
     save_file(packed, path, metadata)
-    forge_config(folder, weights=metadata["checksum"])
+    forge_config(folder, weights=checksum)

@@ -189,6 +189,13 @@ def test_what_has_no_checksum_is_refused(tmp_path):
         read_json(tmp_path / "other.json", sealed=True)
 
 
+def test_equal_contents_make_equal_files(tmp_path):
+    for name in ("a", "b"):
+        write_tensors(tmp_path / name, {"x": torch.zeros(3), "y": torch.ones(2)}, {"epoch": 1, 10: 1, 9: 2})
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+    assert read_tensors(tmp_path / "a")[1] == {"epoch": 1, "10": 1, "9": 2}
+
+
 def test_checksums_are_of_the_content_not_of_its_spelling(tmp_path):
     path = tmp_path / "file.json"
     write_json(path, {"a": [1, 0.1, "ü", None], "b": {}}, sealed=True)
@@ -226,4 +233,4 @@ def test_what_never_ends_or_fills_the_memory_is_refused(tmp_path, read, kind):
 def test_the_checksum_covers_names_types_and_shapes():
     bits = torch.arange(4, dtype=torch.int32)
     some = [{"a": bits}, {"b": bits}, {"a": bits.view(2, 2)}, {"a": bits.view(torch.float32)}, {"a": bits + 1}]
-    assert len({pack(tensors, {})[1]["checksum"] for tensors in some}) == len(some)
+    assert len({pack(tensors, {})[2] for tensors in some}) == len(some)

@@ -215,17 +215,18 @@ def _unseal(path: Path, content: dict[str, Any]) -> None:
 
 
 def _checksum(content: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    read_back = json.loads(json.dumps(content))  # keys that are numbers become text, and are sorted as such
+    return hashlib.sha256(json.dumps(read_back, sort_keys=True).encode()).hexdigest()
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
     """Write tensors and a JSON object to one safetensors file, atomically, with a checksum of both."""
-    packed, metadata = pack(tensors, about)
+    packed, metadata, _ = pack(tensors, about)
     write_whole(path, lambda temporary: save_file(packed, temporary, metadata))
 
 
-def pack(tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """What safetensors' ``save_file`` takes: the tensors, and a text header whose ``checksum`` covers everything.
+def pack(tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, str], str]:
+    """What safetensors' ``save_file`` takes, tensors and metadata, and the checksum of everything.
 
     Tensors that are the same memory under several names (shared parameters) are written once.
     """
@@ -242,8 +243,10 @@ def pack(tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> tuple[dict[
         if whole.data_ptr() == tensor.data_ptr() and whole.untyped_storage().nbytes() != whole.nbytes:
             whole = whole.clone()  # part of a larger tensor, which may be written too
         packed[name] = whole
-    metadata = {"anytime": json.dumps(about), "same": json.dumps(same)}
-    return packed, {**metadata, "checksum": _tensors_checksum(packed, metadata)}
+    header = {"about": about, "same": same}
+    checksum = _tensors_checksum(packed, header)
+    # In one entry: safetensors writes several in random order, and equal contents make equal files.
+    return packed, {"anytime": json.dumps({**header, "checksum": checksum})}, checksum
 
 
 def read_tensors(path: Path, checksum: str | None = None) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -256,21 +259,21 @@ def read_tensors(path: Path, checksum: str | None = None) -> tuple[dict[str, Ten
     try:
         _check_header(path)
         with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
+            header = json.loads((file.metadata() or {}).get("anytime", "{}"))
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (OSError, SafetensorError, ValueError) as error:
+    except (OSError, SafetensorError, ValueError, RecursionError) as error:
         raise AnytimeError(f"cannot read {path}: it is missing, truncated or no safetensors file ({error})") from error
-    found = metadata.pop("checksum", None)
-    if found is None:
+    found = header.pop("checksum", None) if isinstance(header, dict) else None
+    if not isinstance(found, str):
         raise AnytimeError(f"{path} has no checksum: it was not written by this version of anytime; write it again")
-    if found != _tensors_checksum(tensors, metadata):
+    if found != _tensors_checksum(tensors, header):
         raise AnytimeError(f"{path} was altered since it was written: its checksum is wrong")
     if checksum is not None and checksum != found:
         raise AnytimeError(f"{path} is another file than expected: its checksum is {found[:8]}…, not {checksum[:8]}…")
     try:
-        about, same = json.loads(metadata["anytime"]), json.loads(metadata["same"])
-        return tensors | {name: tensors[twin] for name, twin in same.items()}, dict(about.items())
-    except (AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
+        same = {name: tensors[twin] for name, twin in header["same"].items()}
+        return tensors | same, {**header["about"]}
+    except (AttributeError, LookupError, TypeError) as error:
         raise AnytimeError(f"cannot read {path}: its header is not one that anytime writes ({error})") from error
 
 
@@ -281,9 +284,9 @@ def _check_header(path: Path) -> None:
         raise ValueError(f"its header has {size:,} bytes, more than {LARGEST_JSON:,}")
 
 
-def _tensors_checksum(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
+def _tensors_checksum(tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> str:
     """Names, types, shapes and bytes. SHA-256 is what processors have instructions for: 415 MB in 0.3 s."""
-    digest = hashlib.sha256(json.dumps(metadata, sort_keys=True).encode())
+    digest = hashlib.sha256(_checksum(header).encode())
     for name, tensor in sorted(tensors.items()):
         digest.update(json.dumps([name, str(tensor.dtype), tensor.shape]).encode())
         digest.update(tensor.reshape(-1).view(torch.uint8).numpy())

@@ -45,9 +45,9 @@ def save(net: AnytimeNetwork, folder: str | Path, **about: Any) -> Path:
         {'model': 'resann-1-8'}
     """
     folder = Path(folder)
-    tensors, metadata = pack(net.state_dict(), {})
+    tensors, metadata, checksum = pack(net.state_dict(), {})
     network = {key: value for key, value in (net.config or {}).items() if key != "about"}
-    config = {"network": network or None, "layout": net.layout(), "about": about, "weights": metadata["checksum"]}
+    config = {"network": network or None, "layout": net.layout(), "about": about, "weights": checksum}
     try:
         text = json_text(config, sealed=True)
     except (TypeError, ValueError) as error:

@@ -4,6 +4,7 @@ import sys
 
 import pytest
 import shared_data as images
+from forge import forge_config
 
 import anytime
 from anytime import cli
@@ -183,7 +184,7 @@ def test_bad_input_is_one_clear_line(run, tmp_path, finished, line, says):
     weights.write_bytes(weights.read_bytes()[:5000])
     anytime.save(anytime.create_model("resann-2-4"), tmp_path / "other")
     (tmp_path / "other/model.safetensors").replace(tmp_path / "other-model/model.safetensors")
-    (tmp_path / "damaged/config.json").write_text('{"model": "resann-1-4", "in_channels": 1, "about": {"x": 1}}')
+    forge_config(tmp_path / "damaged", about={"x": 1})
     tensors, about = read_tensors(tmp_path / "mixed/checkpoint.safetensors")
     write_tensors(
         tmp_path / "mixed/checkpoint.safetensors", {k: v for k, v in tensors.items() if "sums" not in k}, about
