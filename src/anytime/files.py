@@ -289,5 +289,5 @@ def _tensors_checksum(tensors: Mapping[str, Tensor], header: Mapping[str, Any]) 
     digest = hashlib.sha256(_checksum(header).encode())
     for name, tensor in sorted(tensors.items()):
         digest.update(json.dumps([name, str(tensor.dtype), tensor.shape]).encode())
-        digest.update(tensor.reshape(-1).view(torch.uint8).numpy())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy())  # type: ignore[arg-type]
     return digest.hexdigest()
