@@ -44,8 +44,8 @@ class Costs:
 
     @property
     def fractions(self) -> list[float]:
-        """Share of the total MACs that each exit has used."""
-        return [macs / self.macs[-1] for macs in self.macs]
+        """Share of the total MACs that each exit has used; 0 if none are counted at all."""
+        return [macs / max(self.macs[-1], 1) for macs in self.macs]
 
     def exit_at(self, fraction: float) -> int:
         """The last exit within a fraction of the total MACs; the first exit where even that one costs more.

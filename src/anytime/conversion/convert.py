@@ -1,22 +1,28 @@
-"""Any PyTorch model to an anytime network: cut where the cost is even, with heads made to fit."""
+"""convert: any PyTorch model to an anytime network, with exits spread evenly over its cost."""
 
+import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
 from torch.utils._pytree import tree_leaves, tree_map
 
 from anytime.conversion.graph import Captured, NotCaptured
-from anytime.conversion.heads import make_head
+from anytime.conversion.heads import HeadFactory, HeadMaker
 from anytime.conversion.network import ConvertedNetwork, Exit
-from anytime.conversion.pausing import Pause, Place, Watch, first_tensor
+from anytime.conversion.outputs import find_logits
+from anytime.conversion.pausing import Pause
 from anytime.conversion.stages import Trunk
-from anytime.conversion.survey import Survey, choose, what
+from anytime.conversion.survey import Found, Survey, choose
+from anytime.conversion.verification import is_batch, observe, verify
 from anytime.errors import AnytimeError
+from anytime.network import AnytimeNetwork
 
 
 def convert(
@@ -24,27 +30,30 @@ def convert(
     example: Any,
     exits: int | float | Sequence[str] = 4,
     *,
-    head: Callable[[tuple[int, ...], int], nn.Module] | None = None,
+    head: HeadMaker | None = None,
     logits: Callable[[Any], Tensor] | None = None,
-) -> "ConvertedNetwork":
-    """Make a model anytime. Its parameters are shared, not copied: training the one trains the other.
+) -> ConvertedNetwork:
+    """Make a model anytime. Its parameters are shared, not copied: training one trains the other.
 
     The model's graph is captured in eval mode and cut into stages; in training mode the model's own code runs, with
-    its drop-out, batch norm and gradient checkpointing. The model's own classifier is the last exit. A model whose
-    graph cannot be captured is paused inside its own code instead, with a warning that says why and what it then lacks.
+    its dropout, batch norm and gradient checkpointing. The model's own output is the last exit. A model whose graph
+    cannot be captured is paused inside its own code instead, with a warning that says why and what is then missing.
 
     Args:
-        model: takes the example and returns logits: a tensor, or an object, dict or tuple with them.
+        model: takes the example and returns logits: a tensor, or an object, dict or tuple that contains them.
         example: an input: a tensor, a dict of keyword arguments, or a tuple of arguments; samples along the first
-            dimension. One sample is enough. The network takes any number of samples, and of tokens where the model
-            does; images are as large as the example's.
-        exits: how many, spread evenly over the cost, the model's own included; or the share of the cost between one
-            and the next (0.25: four); or the names of the modules after which to exit, in order, to which the model's
-            own is added unless the last of them is its end.
-        head: makes an exit: ``head(shape, num_classes)`` with the shape of the features in the example. Default: BN –
-            ReLU – pool – linear for feature maps, as in the paper; layer norm – class token or mean – linear for
-            tokens, with the padding mask if there is one; layer norm – linear for vectors.
-        logits: takes the logits out of what the model returns, where that is not plain.
+            dimension. One sample is enough. The network takes any number of samples, and any number of tokens if the
+            model does; images must have the size of the example's.
+        exits: the number of exits, spread evenly over the cost, the model's own output included; or the share of the
+            cost between two exits (0.25 gives four); or the names of the modules after which to exit, in order. The
+            model's own output is added unless hardly anything follows the last named module.
+        head: makes the head of an exit: ``head(shape, outputs)`` gets the shape of the features in the example, samples
+            first, and the number of outputs: of classes, or of channels where the model has an output for each pixel or
+            token. The head must return the shape of the model's own output. Default: for one output per sample BN –
+            ReLU – pool – linear for feature maps, as in the paper, layer norm – class token or mean without padding –
+            linear for tokens, layer norm – linear for vectors; for an output per pixel BN – ReLU – 1×1 convolution –
+            interpolation to the output's size; for an output per token layer norm – linear.
+        logits: returns the logits, given the model's output, if they cannot be found in it by their name.
 
     Example:
         >>> model = nn.Sequential(*(nn.Sequential(nn.Linear(16, 16), nn.ReLU()) for _ in range(6)), nn.Linear(16, 3))
@@ -55,20 +64,20 @@ def convert(
         >>> torch.equal(net.eval()(x)[-1], model(x))
         True
     """
+    _check_model(model)
     example = dict(example) if isinstance(example, Mapping) else example
-    tensors = [leaf for leaf in tree_leaves(example) if isinstance(leaf, Tensor)]
-    if not tensors or not all(leaf.ndim and len(leaf) for leaf in tensors):
-        raise AnytimeError("the example is an input of the model: tensors with samples along their first dimension")
+    _check_example(example)
     was_training = model.training
-    trunk = Trunk(model, logits or _find_logits).eval()
+    trunk = Trunk(model, logits or find_logits).eval()
     try:
         with torch.no_grad():
             example = _two_samples(example)
             survey = Survey(trunk, example)
+            heads = HeadFactory(model, survey.logits, head)
             try:
-                net = _by_graph(trunk, example, survey, exits, head)
+                net = _by_graph(trunk, example, survey, exits, heads)
             except NotCaptured as reason:
-                net = _by_pausing(trunk, example, survey, exits, head, str(reason))
+                net = _by_pausing(trunk, example, survey, exits, heads, str(reason))
                 warnings.warn(
                     f"{type(model).__name__} is paused inside its own code at the exits, since {reason}; so samples "
                     "cannot leave a batch one by one (policy.predict), and its stages cannot be exported",
@@ -80,99 +89,80 @@ def convert(
     return net.train(was_training)
 
 
-def _by_graph(trunk: Trunk, example: Any, survey: Survey, exits: Any, head: Any) -> ConvertedNetwork:
+def _check_model(model: Any) -> None:
+    if isinstance(model, AnytimeNetwork):
+        raise AnytimeError(f"this {type(model).__name__} is an anytime network already; convert takes a plain model")
+    if isinstance(model, nn.Module):
+        return
+    if isinstance(model, str):
+        hint = f"build it first, e.g. convert(timm.create_model({model!r}, pretrained=True), example)"
+    elif inspect.isclass(model) and issubclass(model, nn.Module):
+        hint = f"this is a class; build the model first: convert({model.__name__}(…), example)"
+    else:
+        hint = "convert(model, example)"
+    raise AnytimeError(f"got {model!r:.80} as the model; expected an nn.Module: {hint}")
+
+
+def _check_example(example: Any) -> None:
+    leaves = tree_leaves(example, is_leaf=lambda leaf: isinstance(leaf, PackedSequence))
+    if any(isinstance(leaf, PackedSequence) for leaf in leaves):
+        raise AnytimeError(
+            "the example contains a packed sequence, which has no row for each sample; pass the padded tensor and the "
+            "lengths, convert(model, (padded, lengths)), and pack them inside the model"
+        )
+    if any(isinstance(leaf, np.ndarray) for leaf in leaves):
+        raise AnytimeError("the example contains a NumPy array; expected tensors: torch.from_numpy(array)")
+    tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+    if not tensors or not all(leaf.ndim and len(leaf) for leaf in tensors):
+        raise AnytimeError(
+            f"the example is {type(example).__name__}; expected an input of the model: a tensor, a dict of keyword "
+            "arguments or a tuple of arguments, with samples along the first dimension of each tensor"
+        )
+
+
+def _by_graph(trunk: Trunk, example: Any, survey: Survey, exits: Any, heads: HeadFactory) -> ConvertedNetwork:
     captured = Captured(trunk, example)
     usable = []
     for found in survey.found:
-        node = captured.result(*found.place) if found.shape else None
+        node = captured.result(*found.place, found.shape) if found.shape else None
         rows = captured.rows(node) if node is not None else None
         if node is not None and rows is not None and rows.one_each and node is not captured.output:
-            position = captured.position[node]
-            usable.append(replace(found, order=position, live=captured.live(position), node=node))
-    chosen = choose(trunk.model, survey, usable, exits)
+            end = captured.end(node)
+            usable.append(replace(found, order=end, live=captured.live(end), node=node, batch_dim=rows.dim))
+    chosen = _choose(trunk, survey, usable, exits, heads)
+    places = [found.place for found in chosen]
+    features = observe(trunk, places, example)
     mask = _mask(example)
     names = [key for key, leaf in example.items() if isinstance(leaf, Tensor)] if isinstance(example, dict) else []
     extra = [names.index(mask)] if mask else []
     cut = captured.cut([*(found.node for found in chosen), captured.output], extra)
-    heads = []
+    made = []
     for found, (_, index, masks) in zip(chosen, cut, strict=False):
-        rows = captured.rows(found.node)
-        assert rows is not None
+        value, changed_later = features[found.place]
         token = captured.has_class_token(found.node)
-        made, masked = make_head(
-            head, trunk.model, survey.logits, found.shape or (), found.place[0], rows.dim, token, mask, example
-        )
-        heads.append(Exit(made, index, (mask, masks[0]) if mask and masked else None))
+        value = value.movedim(found.batch_dim, 0)
+        head, masked = heads.make(value, found.place[0], token, example[mask] if mask else None)
+        made.append(Exit(head, index, found.batch_dim, (mask, masks[0]) if mask and masked else None, changed_later))
     stages = [stage for stage, _, _ in cut]
-    net = ConvertedNetwork(
-        trunk, stages, [*heads, Exit(nn.Identity(), cut[-1][1])], [f.place for f in chosen], survey, None
-    )
-    _verify(net, example, survey)
+    net = ConvertedNetwork(trunk, stages, [*made, Exit(nn.Identity(), cut[-1][1])], places, survey, None)
+    verify(net, example, survey, features)
     return net
 
 
-def _verify(net: ConvertedNetwork, example: Any, survey: Survey) -> None:
-    """The stages do what the model does: at each exit, at the end, and for another number of samples."""
-    own_features: dict[Place, tuple[Tensor, Tensor, int]] = {}
-
-    def note(place: Place, output: Any) -> None:
-        tensor = first_tensor(output)
-        assert tensor is not None
-        own_features[place] = tensor, tensor.clone(), tensor._version
-
-    with Watch(net.model, net._places, note):
-        net.trunk(example)
-    for place, exit in zip(net._places, net.heads, strict=False):
-        tensor, _, version = own_features[place]
-        exit.changed_later = tensor._version != version  # type: ignore[assignment]
-    features = {place: clone for place, (_, clone, _) in own_features.items()}
-    try:
-        state = example
-        for i, stage in enumerate(net.stages):
-            state = stage(state)
-            value = state.values[net.heads[i].index]  # type: ignore[union-attr]
-            own = features[net._places[i]] if i < len(net._places) else survey.logits
-            if not torch.equal(value, own):
-                where = net.places[i]
-                raise NotCaptured(f"its captured graph gives other numbers than itself (at {where})")
-        more = tree_map(lambda leaf: torch.cat([leaf, leaf[:1]]) if _is_batch(leaf, survey.batch) else leaf, example)
-        if not torch.allclose(net(more, [-1])[0], net.trunk(more), rtol=1e-3, atol=1e-4):
-            raise NotCaptured("its captured graph gives other numbers than itself for other batch sizes")
-        _verify_rows(net, more)
-    except (RuntimeError, TypeError, ValueError, IndexError) as error:
-        raise NotCaptured(f"its captured graph does not run ({str(error).splitlines()[0]})") from error
-
-
-def _verify_rows(net: ConvertedNetwork, x: Any) -> None:
-    """Samples that are taken out at any cut leave the others' answers as they were."""
-    whole = net(x)
-    rows = torch.arange(len(whole[-1]), device=whole[-1].device)
-    rows = torch.cat([rows[:1], rows[2:]])
-    for cut in range(net.exits - 1):
-        state = x
-        for i, stage in enumerate(net.stages):
-            state = stage(state)
-            state = net.take(state, rows) if i == cut else state
-        if not torch.allclose(net.heads[-1](state), whole[-1][rows], rtol=1e-3, atol=1e-4):
-            raise NotCaptured("what crosses a cut mixes the samples of a batch")
-
-
 def _by_pausing(
-    trunk: Trunk, example: Any, survey: Survey, exits: Any, head: Any, reason: str
+    trunk: Trunk, example: Any, survey: Survey, exits: Any, heads: HeadFactory, reason: str
 ) -> ConvertedNetwork:  # fmt: skip
     usable = [
-        replace(found, live=0 if found.place[0][-1].isdigit() else 1)  # blocks, by their names, rather than their parts
+        replace(found, live=0 if found.place[0][-1].isdigit() else 1)  # prefer blocks, by their names, to their parts
         for found in survey.found
         if found.shape and found.shape[0] == survey.batch
     ]
-    chosen = choose(trunk.model, survey, usable, exits)
-    mask, heads = _mask(example), []
-    for found in chosen:
-        made, masked = make_head(
-            head, trunk.model, survey.logits, found.shape or (), found.place[0], 0, True, mask, example
-        )
-        heads.append(Exit(made, 0, (mask, 0) if mask and masked else None))
+    chosen = _choose(trunk, survey, usable, exits, heads)
     places = [found.place for found in chosen]
+    mask, made = _mask(example), []
+    for place, (value, changed_later) in observe(trunk, places, example).items():
+        head, masked = heads.make(value, place[0], True, example[mask] if mask else None)
+        made.append(Exit(head, 0, 0, (mask, 0) if mask and masked else None, changed_later))
     orders = [-1, *(found.order for found in chosen), len(survey.found)]
     modules = dict(trunk.model.named_modules())
     stages, seen = [], set[str]()
@@ -181,42 +171,42 @@ def _by_pausing(
             f"model.{module}.{name}" for module in survey.called(after, until)
             for name, _ in modules[module].named_parameters(recurse=False)
         ]  # fmt: skip
-        if until == len(survey.found):  # and those that no module's call uses
+        if until == len(survey.found):  # and those that are used outside of any module's call
             names = [name for name, _ in trunk.named_parameters()]
         stages.append(Pause(trunk, places, [name for name in names if name not in seen], first=i == 0))
         seen |= set(names)
-    return ConvertedNetwork(trunk, stages, [*heads, Exit(nn.Identity(), 0)], places, survey, reason)
+    return ConvertedNetwork(trunk, stages, [*made, Exit(nn.Identity(), 0)], places, survey, reason)
 
 
-def _find_logits(output: Any) -> Tensor:
-    """The logits in what a model returns, as public libraries name them."""
-    if isinstance(output, Tensor):
-        return output
-    named = output.get("logits") if isinstance(output, dict) else getattr(output, "logits", None)
-    if isinstance(named, Tensor):
-        return named
-    if isinstance(output, tuple | list) and output and isinstance(output[0], Tensor) and output[0].ndim == 2:
-        return output[0]
-    raise AnytimeError(
-        f"the model returns {what(output)}, with no logits in it; say where they are: "
-        "convert(…, logits=lambda output: …), or convert a model with a classifier"
-    )
+def _choose(trunk: Trunk, survey: Survey, usable: list[Found], exits: Any, heads: HeadFactory) -> list[Found]:
+    """The places of the exits. Named modules are taken as they are; otherwise there must be a head for the place."""
+    if isinstance(exits, str | list | tuple):
+        return choose(trunk.model, survey, usable, exits)
+    fitting = [f for f in usable if heads.fits(_samples_first(f), f.place[0])]
+    try:
+        return choose(trunk.model, survey, fitting, exits)
+    except AnytimeError:
+        if usable and not fitting:
+            raise heads.no_default(_samples_first(usable[-1]), usable[-1].place[0]) from None
+        raise
+
+
+def _samples_first(found: Found) -> tuple[int, ...]:
+    assert found.shape is not None
+    shape = list(found.shape)
+    return (shape.pop(found.batch_dim), *shape)
 
 
 def _two_samples(example: Any) -> Any:
-    """With one sample alone torch.export would take its number for fixed."""
+    """With a single sample torch.export would treat the number of samples as a constant."""
     batch = next(len(leaf) for leaf in tree_leaves(example) if isinstance(leaf, Tensor))
     if batch > 1:
         return example
-    return tree_map(lambda leaf: torch.cat([leaf, leaf]) if _is_batch(leaf, 1) else leaf, example)
+    return tree_map(lambda leaf: torch.cat([leaf, leaf]) if is_batch(leaf, 1) else leaf, example)
 
 
 def _form(leaf: Any) -> str:
     return f"{leaf.ndim}-dimensional {leaf.dtype}" if isinstance(leaf, Tensor) else type(leaf).__name__
-
-
-def _is_batch(leaf: Any, batch: int) -> bool:
-    return isinstance(leaf, Tensor) and leaf.ndim > 0 and len(leaf) == batch
 
 
 def _mask(example: Any) -> str | None:

@@ -1,7 +1,12 @@
-"""A model's graph, captured by ``torch.export`` and cut into stages that read the model's own parameters."""
+"""A model's graph, captured by ``torch.export`` and cut into stages that use the model's own parameters."""
 
-from collections.abc import Sequence
+import io
+import logging
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr
 from math import inf
+from operator import getitem
 from typing import Any
 
 import torch
@@ -13,11 +18,11 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 from anytime.conversion.stages import Inputs, Rows, Stage, StageFunction, Trunk, describe_size
 
 CLASS_TOKENS = {"cls_token", "class_token", "class_embedding"}
-"""What public libraries call the parameter."""
+"""What public libraries call the parameter of the class token."""
 
 
 class NotCaptured(Exception):
-    """The model has no graph that can be cut; the message says why."""
+    """The model's graph cannot be captured or cut; the message says why."""
 
 
 class Captured:
@@ -45,13 +50,13 @@ class Captured:
         self.ranges = program.range_constraints
         for node in self.users:
             if self._is_batch(size := node.meta["val"].shape[0]) and self._bounds(size) != (0, inf):
-                raise NotCaptured(f"its graph holds for {describe_size(self._bounds(size))} samples alone")
+                raise NotCaptured(f"its graph is valid only for {describe_size(self._bounds(size))} samples")
         self._describe_inputs(example)
         (output,) = (node for node in program.graph.nodes if node.op == "output")
         self.output: Node = tree_leaves(output.args)[0]
         self._find_calls()
         self.features: set[Node] = set()
-        """Tensors that took a product of matrices, a convolution or the like to make."""
+        """Tensors that are computed with a matrix product, a convolution or the like."""
         for node in self.nodes:
             heavy = any(word in str(node.target) for word in ("linear", "conv", "matmul", "mm", "attention", "einsum"))
             made = heavy or any(earlier in self.features for earlier in node.all_input_nodes)
@@ -59,7 +64,7 @@ class Captured:
                 self.features.add(node)
 
     def _read_signature(self, program: Any) -> None:
-        """Which placeholder stands for which parameter, buffer or constant; what is not the model's is kept here."""
+        """Which placeholder stands for which parameter, buffer or constant; the trunk keeps what the model lacks."""
         self.attributes: dict[Node, str] = {}
         named = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
         for spec in program.graph_signature.input_specs:
@@ -85,7 +90,7 @@ class Captured:
         self.inputs = Inputs(spec, described, list(example) if isinstance(example, dict) else None)
 
     def _bounds(self, size: Any) -> tuple[int, float]:
-        """The sizes for which the graph holds; what it does for one sample or token was not looked at, and is tried."""
+        """The sizes for which the graph is valid. torch.export does not consider sizes 0 and 1; these are allowed."""
         if not _symbolic(size):
             return int(size), int(size)
         bounds = self.ranges.get(size.node.expr)
@@ -104,32 +109,39 @@ class Captured:
                     first, _ = self.calls.get((path[6:], call), (i, i))
                     self.calls[path[6:], call] = (first, i)
 
-    def result(self, path: str, call: int) -> Node | None:
-        """What a call of a module gives: the last tensor of it that is used later."""
+    def result(self, path: str, call: int, shape: tuple[int, ...]) -> Node | None:
+        """The output of a module's call: its last tensor of this shape that is used later."""
         if (path, call) not in self.calls:
             return None
         first, last = self.calls[path, call]
         for node in reversed(self.nodes[first : last + 1]):
-            if isinstance(node.meta.get("val"), Tensor) and self.last_use(node) > last:
+            value = node.meta.get("val")
+            if isinstance(value, Tensor) and _may_be(value.shape, shape) and self.last_use(node) > last:
                 return node
         return None
 
+    def end(self, node: Node) -> int:
+        """The position after which to cut so that all results of the operation that computes this value are there."""
+        source = node.args[0] if node.target is getitem else None
+        results = source.users if isinstance(source, Node) else [node]
+        return max(self.position[result] for result in results)
+
     def last_use(self, node: Node) -> int:
-        """The position of the last node that uses this one; the output comes after all."""
+        """The position of the last node that uses this one; the output comes last."""
         return max((self.position.get(user, len(self.nodes)) for user in node.users), default=-1)
 
     def live(self, position: int) -> int:
-        """How many features cross a cut after this position; masks and the like are not counted."""
+        """How many features cross a cut after this position, not counting masks and the like."""
         return sum(node in self.features and self.last_use(node) > position for node in self.nodes[: position + 1])
 
     def has_class_token(self, node: Node) -> bool:
-        """Whether a class token, if the model has one, has joined the others by then."""
+        """Whether the model has a class token that was added to the other tokens before this node."""
         tokens = [a for a, name in self.attributes.items() if name.rpartition(".")[2] in CLASS_TOKENS]
         uses = [self.position[user] for token in tokens for user in token.users if user in self.position]
         return any(use < self.position[node] for use in uses)
 
     def rows(self, node: Node) -> Rows | None:
-        """Where the samples are in a value."""
+        """Which dimension of a value holds the samples."""
         value = node.meta.get("val")
         for dim, size in enumerate(value.shape if isinstance(value, Tensor) else ()):
             if self._depends(size):
@@ -143,16 +155,16 @@ class Captured:
         return _symbolic(size) and size.node.expr in self.symbols
 
     def cut(self, ends: Sequence[Node], extra: Sequence[int]) -> list[tuple[Stage, int, list[int]]]:
-        """Stages that end where these values are there; the last one goes on to the logits.
+        """Cut the graph into stages, each of which ends when one of these values is computed.
 
         Args:
-            ends: each stage's exit, in order; the last is ``output``.
-            extra: inputs (by number) that heads need at every exit.
+            ends: the values at the exits, in order; the last is ``output``.
+            extra: indices of inputs that heads need at every exit.
 
         Returns:
-            Each stage, the place of its exit in its state, and the places of the extra inputs.
+            Each stage, the index of its exit's value in its state, and the indices of the extra inputs.
         """
-        stops = [*(self.position[end] for end in ends[:-1]), len(self.nodes) - 1]
+        stops = [*(self.end(value) for value in ends[:-1]), len(self.nodes) - 1]
         bodies = [self.nodes[a + 1 : b + 1] for a, b in zip([-1, *stops], stops, strict=False)]
         leaving: list[list[Node]] = []
         later: list[Node] = []
@@ -168,13 +180,13 @@ class Captured:
         return stages
 
     def _needs(self, body: list[Node], out: list[Node]) -> list[Node]:
-        """The values from before that a stage needs to do its work and to give on what it must."""
+        """The values from earlier stages that a stage uses or passes on."""
         own, needed = set(body), dict[Node, None]()
 
         def need(node: Node) -> None:
             if node in own or node in self.attributes or node in needed or self._is_batch(node.meta.get("val")):
                 return
-            if self._depends(node.meta.get("val")):  # a number that changes with the batch is computed again
+            if self._depends(node.meta.get("val")):  # sizes that depend on the batch are computed again
                 for earlier in node.all_input_nodes:
                     if not isinstance(earlier.meta.get("val"), Tensor):
                         need(earlier)
@@ -189,7 +201,7 @@ class Captured:
         return list(needed)
 
     def _function(self, coming: list[Node], body: list[Node], out: list[Node]) -> tuple[StageFunction, list[str]]:
-        """A function from the values that come in to those that leave, and the attributes of the trunk it reads."""
+        """A function from a stage's incoming to its outgoing values, and the attributes of the trunk that it reads."""
         graph = Graph()
         made = {node: graph.placeholder(f"v{i}") for i, node in enumerate(coming)}
         device = graph.call_function(getattr, (made[coming[0]], "device"))
@@ -208,7 +220,7 @@ class Captured:
             return made[node]
 
         def copied(node: Node) -> Node:
-            # Devices are those of the input, wherever the network has been moved since.
+            # The device is the input's: the network may have been moved since it was captured.
             args, kwargs = tree_map(
                 lambda a: device if isinstance(a, torch.device) else a, (node.args, dict(node.kwargs))
             )
@@ -225,7 +237,7 @@ class Captured:
         return written.globals["forward"], reads
 
     def _count(self, graph: Graph, coming: list[Node], made: dict[Node, Node]) -> Node:
-        """The number of samples, read off a tensor that is here: some may have left since the input came."""
+        """The current number of samples, from an incoming tensor: some samples may have left at earlier exits."""
         for node in coming:
             rows = self.rows(node)
             if rows is not None and rows.one_each:
@@ -237,20 +249,33 @@ def _export(trunk: Trunk, example: Any) -> Any:
     auto = torch.export.Dim.AUTO
 
     def free(leaf: Any) -> dict[int, Any] | None:
-        """The number of samples and of tokens; sizes of images make some graphs take minutes to capture."""
+        """The number of samples and of tokens is free; with free image sizes some graphs take minutes to capture."""
         if not isinstance(leaf, Tensor):
             return None
         return dict.fromkeys(range(leaf.ndim if not leaf.is_floating_point() else 1), auto)
 
     shapes = tree_map(free, example)
     try:
-        with torch.no_grad():
+        with torch.no_grad(), _quiet():
             return torch.export.export(trunk, (example,), dynamic_shapes={"x": shapes}, strict=False)
     except Exception as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         raise NotCaptured(
             f"torch.export cannot follow it ({type(error).__name__}: {lines[0] if lines else ''})"
         ) from error
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence torch.export, which prints the graph and logs advice where it fails; the exception has the reason."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings(), redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
 
 
 _ASSERTS = {torch.ops.aten._assert_tensor_metadata.default, torch.ops.aten._assert_scalar.default}
@@ -266,18 +291,25 @@ def _in_place(node: Node) -> bool:
 
 
 def _symbolic(size: Any) -> bool:
-    return isinstance(size, torch.SymInt)
+    return isinstance(size, torch.SymInt) and bool(size.node.expr.free_symbols)
+
+
+def _may_be(size: Any, shape: tuple[int, ...]) -> bool:
+    """Whether a size in the graph, with symbols in it, can be this shape."""
+    return len(size) == len(shape) and all(_symbolic(a) or int(a) == b for a, b in zip(size, shape, strict=True))
 
 
 def _batch_symbols(users: list[Node], batch: int) -> set[Any]:
-    """The names that the samples' number has in the graph."""
+    """The symbols that stand for the number of samples in the graph."""
     symbols = set()
     for node in users:
         shape = node.meta["val"].shape
         if len(shape) and _symbolic(shape[0]):
             symbols |= shape[0].node.expr.free_symbols
         elif len(shape) and int(shape[0]) == batch:
-            raise NotCaptured(f"its graph holds for batches of {batch} alone")
+            raise NotCaptured(
+                f"its graph is valid only for batches of {batch} (x.shape[0] in its code can vary, len(x) cannot)"
+            )
     if not symbols:
         raise NotCaptured("its graph does not depend on the batch size")
     return symbols

@@ -1,7 +1,8 @@
-"""Heads for the exits of converted models, by the shape of the features there."""
+"""Heads for the exits of converted models: from the features at an exit to an output shaped as the model's own."""
 
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from math import isqrt, prod
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -10,88 +11,145 @@ from anytime.conversion.graph import CLASS_TOKENS
 from anytime.errors import AnytimeError
 from anytime.models.layers import LinearHead
 
+HeadMaker = Callable[[tuple[int, ...], int], nn.Module]
+"""``head(shape, outputs)``: a head for features of this shape, with this number of outputs (classes)."""
 
-def make_head(
-    head: Callable[[tuple[int, ...], int], nn.Module] | None,
-    model: nn.Module,
-    logits: Tensor,
-    shape: tuple[int, ...],
-    name: str,
-    batch_dim: int,
-    class_token: bool,
-    mask: str | None,
-    example: Any,
-) -> tuple[nn.Module, bool]:
-    """A head for an exit, where and of the type that the answers are, and whether it takes the padding mask.
+
+class HeadFactory:
+    """Makes the heads of one model, by default or as the user does.
 
     Args:
-        head: the user's way to make one, if any.
-        model: the model that gets the exit.
-        logits: its answer to the example.
-        shape: of the features at the exit.
-        name: of the module that gives them.
-        batch_dim: their dimension along which the samples are.
-        class_token: whether a class token, if the model has one, comes first in them.
-        mask: the name of the padding mask in the example, if there is one.
-        example: the input.
+        model: the model that gets exits.
+        output: its output for the example.
+        head: the user's function that makes a head, or None for the default heads.
     """
-    classes = logits.shape[-1]
-    if head is not None:
-        return head(shape, classes).to(logits), False
-    channels = _channels(shape, model.get_submodule(name))
-    masked = mask is not None and len(shape) == 3 and channels == 2 and tuple(example[mask].shape) == shape[:2]
-    if logits.ndim == 3 and len(shape) == 3 and logits.shape[:2] == shape[:2]:
-        made, masked = VectorHead(shape[-1], classes), False  # an answer for each token
-    elif logits.ndim > 2:
-        raise AnytimeError(
-            f"the model's answer has the shape {tuple(logits.shape)}, for which there is no head; give one: "
-            "convert(…, head=lambda shape, num_classes: …)"
-        )
-    elif len(shape) == 2:
-        made = VectorHead(shape[-1], classes)
-    elif len(shape) == 3 and channels == 2:
+
+    def __init__(self, model: nn.Module, output: Tensor, head: HeadMaker | None) -> None:
+        self.model, self.output, self.head = model, output, head
+        shape = tuple(output.shape)
+        self.channel_dim = _channel_dim(shape, model, default=2 if len(shape) == 3 else 1)
+        self.outputs = shape[self.channel_dim]
         names = {name.rpartition(".")[2] for name, _ in model.named_parameters()}
-        token = class_token and bool(names & CLASS_TOKENS) and batch_dim == 0 and not masked
-        made = TokenHead(shape[-1], classes, batch_dim, token)
-    elif len(shape) == 4 and channels == 1:
-        made = LinearHead(shape[1], classes)
-    elif len(shape) in (3, 4, 5):
-        made = MapHead(shape[channels], classes, len(shape) - 2, channels)
-    else:
-        raise AnytimeError(f"there is no head for features of shape {shape}; give one: convert(…, head=…)")
-    return made.to(logits), masked
+        self.class_token = bool(names & CLASS_TOKENS)
+
+    def fits(self, shape: tuple[int, ...], name: str) -> bool:
+        """Whether a head can be made for features of this shape after this module."""
+        return self.head is not None or self._default(shape, name, False) is not None
+
+    def make(self, features: Tensor, name: str, class_token: bool, mask: Tensor | None) -> tuple[nn.Module, bool]:
+        """A head, checked on the features, and whether it takes the padding mask.
+
+        Args:
+            features: for the example, samples first.
+            name: the module that returns them.
+            class_token: whether the model's class token, if it has one, is among them.
+            mask: the padding mask of the example, if it has one.
+        """
+        shape = tuple(features.shape)
+        masked = False
+        if self.head is not None:
+            made = self._call(self.head, shape)
+        else:
+            fits_mask = mask is not None and tuple(mask.shape) == shape[:2]
+            build = self._default(shape, name, class_token and self.class_token and not fits_mask)
+            if build is None:
+                raise self.no_default(shape, name)
+            made = build()
+            masked = fits_mask and isinstance(made, TokenHead)
+        made = made.to(self.output)
+        self._check(made.eval(), features, name, mask if masked else None)
+        return made, masked
+
+    def _call(self, head: HeadMaker, shape: tuple[int, ...]) -> nn.Module:
+        try:
+            made = head(shape, self.outputs)
+        except Exception as error:
+            raise AnytimeError(f"head({shape}, {self.outputs}) fails: {type(error).__name__}: {error}") from error
+        if not isinstance(made, nn.Module):
+            raise AnytimeError(f"head({shape}, {self.outputs}) returned {type(made).__name__}; expected an nn.Module")
+        return made
+
+    def no_default(self, shape: tuple[int, ...], name: str) -> AnytimeError:
+        """The error that there is no default head here."""
+        return AnytimeError(
+            f"there is no default head from features of shape {shape} (after {name}) to the model's output of shape "
+            f"{tuple(self.output.shape)}; pass one: convert(…, head=lambda shape, outputs: nn.Module)"
+        )
+
+    def _check(self, head: nn.Module, features: Tensor, name: str, mask: Tensor | None) -> None:
+        given = f"the head after {name} gets features of shape {tuple(features.shape)}"
+        try:
+            output = head(features.clone()) if mask is None else head(features.clone(), mask)
+        except Exception as error:
+            raise AnytimeError(f"{given} and fails: {str(error).partition(chr(10))[0]}") from error
+        if not isinstance(output, Tensor) or output.shape != self.output.shape:
+            returned = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
+            raise AnytimeError(
+                f"{given} and returns {returned}; expected the shape of the model's own output, "
+                f"{tuple(self.output.shape)}"
+            )
+
+    def _default(self, shape: tuple[int, ...], name: str, class_token: bool) -> Callable[[], nn.Module] | None:
+        """Builds the head for these two shapes; None where there is no obvious one."""
+        last = len(shape) - 1
+        square = len(set(shape[1:-1])) == 1 and shape[-2] != shape[-1]  # N × H × H × C has its channels last
+        channels = _channel_dim(shape, self.model.get_submodule(name), default=1 if last > 2 and not square else last)
+        width, outputs, output = shape[channels], self.outputs, tuple(self.output.shape)
+        tokens = shape[1] if len(shape) == 3 and channels == 2 else 0
+        if len(shape) > 5:
+            return None
+        if len(output) == 2:
+            if len(shape) == 2:
+                return partial(VectorHead, width, outputs)
+            if tokens:
+                return partial(TokenHead, width, outputs, class_token)
+            if len(shape) == 4 and channels == 1:
+                return partial(LinearHead, width, outputs)
+            return partial(MapHead, width, outputs, len(shape) - 2, channels)
+        if self.channel_dim == len(output) - 1:
+            same = channels == last and shape[:-1] == output[:-1]
+            return partial(VectorHead, width, outputs) if same else None
+        if len(shape) == len(output):
+            return partial(PixelHead, width, outputs, output[2:], channels)
+        grid = _grid(tokens, output[2:], self.class_token) if tokens and len(output) == 4 else None
+        return partial(GridHead, width, outputs, grid, output[2:]) if grid else None
 
 
-def _channels(shape: tuple[int, ...], module: nn.Module) -> int:
-    """Which dimension holds the channels: that which the last layer of the module gives, as far as it can be told."""
+def _channel_dim(shape: tuple[int, ...], module: nn.Module, default: int) -> int:
+    """Which dimension holds the channels: the one that the module's last layers produce, as far as can be told."""
     for layer in reversed(list(module.modules())):
         if shape[1] in (getattr(layer, "out_channels", None), getattr(layer, "num_features", None)):
             return 1
         if shape[-1] in (getattr(layer, "out_features", None), *getattr(layer, "normalized_shape", ())[-1:]):
             return len(shape) - 1
-    if len(shape) < 4:
-        return len(shape) - 1
-    return len(shape) - 1 if len(set(shape[1:-1])) == 1 and shape[-2] != shape[-1] else 1
+    return default
+
+
+def _grid(tokens: int, size: tuple[int, ...], class_token: bool) -> tuple[int, int] | None:
+    """Rows and columns of the tokens of an image of this size; class and register tokens come before them."""
+    rows = isqrt(tokens * size[0] // size[1])
+    columns = rows * size[1] // size[0]
+    exact = rows * size[1] == columns * size[0] and rows > 0
+    return (rows, columns) if exact and (rows * columns == tokens or class_token) else None
 
 
 class VectorHead(nn.Sequential):
-    """Layer norm – linear; of tokens, each by itself."""
+    """Layer norm – linear: of a vector, or of each token."""
 
-    def __init__(self, features: int, num_classes: int) -> None:
-        super().__init__(nn.LayerNorm(features), nn.Linear(features, num_classes))
+    def __init__(self, features: int, outputs: int) -> None:
+        super().__init__(nn.LayerNorm(features), nn.Linear(features, outputs))
 
 
 class TokenHead(nn.Module):
-    """Layer norm – class token, or mean over those that are no padding – linear."""
+    """Layer norm – class token, or mean over the tokens that are not padding – linear."""
 
-    def __init__(self, features: int, num_classes: int, batch_dim: int = 0, class_token: bool = False) -> None:
+    def __init__(self, features: int, outputs: int, class_token: bool = False) -> None:
         super().__init__()
-        self.norm, self.fc = nn.LayerNorm(features), nn.Linear(features, num_classes)
-        self.batch_dim, self.class_token = batch_dim, class_token
+        self.norm, self.fc = nn.LayerNorm(features), nn.Linear(features, outputs)
+        self.class_token = class_token
 
     def forward(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
         """Logits."""
-        tokens = tokens.movedim(self.batch_dim, 0)
         if self.class_token:
             return self.fc(self.norm(tokens[:, 0]))
         tokens = self.norm(tokens)
@@ -102,13 +160,50 @@ class TokenHead(nn.Module):
 
 
 class MapHead(nn.Module):
-    """The paper's predictor, BN – ReLU – pool – linear, for maps of other dimensions or with channels last."""
+    """The paper's predictor, BN – ReLU – pool – linear, for maps of 1 or 3 dimensions or with channels last."""
 
-    def __init__(self, channels: int, num_classes: int, dims: int, channel_dim: int) -> None:
+    def __init__(self, channels: int, outputs: int, dims: int, channel_dim: int) -> None:
         super().__init__()
-        self.bn = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)[dims - 1](channels)
-        self.fc, self.channel_dim = nn.Linear(channels, num_classes), channel_dim
+        self.bn = _NORMS[dims - 1](channels)
+        self.fc, self.channel_dim = nn.Linear(channels, outputs), channel_dim
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits."""
         return self.fc(F.relu(self.bn(x.movedim(self.channel_dim, 1))).flatten(2).mean(2))
+
+
+class PixelHead(nn.Module):
+    """BN – ReLU – 1×1 convolution – interpolation to the size of the model's output: logits for each pixel."""
+
+    def __init__(self, channels: int, outputs: int, size: tuple[int, ...], channel_dim: int = 1) -> None:
+        super().__init__()
+        self.bn = _NORMS[len(size) - 1](channels)
+        self.conv = _CONVOLUTIONS[len(size) - 1](channels, outputs, 1)
+        self.size, self.channel_dim = size, channel_dim
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits."""
+        return _resize(self.conv(F.relu(self.bn(x.movedim(self.channel_dim, 1)))), self.size)
+
+
+class GridHead(nn.Module):
+    """Layer norm – linear for each token, laid out as an image – interpolation: logits for each pixel."""
+
+    def __init__(self, features: int, outputs: int, grid: tuple[int, int], size: tuple[int, ...]) -> None:
+        super().__init__()
+        self.fc = VectorHead(features, outputs)
+        self.grid, self.size = grid, size
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Logits."""
+        logits = self.fc(tokens[:, -prod(self.grid) :])
+        return _resize(logits.movedim(2, 1).unflatten(2, self.grid), self.size)
+
+
+_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
+
+def _resize(x: Tensor, size: tuple[int, ...]) -> Tensor:
+    mode = ("linear", "bilinear", "trilinear")[len(size) - 1]
+    return x if x.shape[2:] == size else F.interpolate(x, size, mode=mode, align_corners=False)

@@ -6,7 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from anytime.conversion.pausing import Place, Watch, first_tensor
+from anytime.conversion.outputs import first_tensor
+from anytime.conversion.pausing import Place, Watch
 from anytime.conversion.stages import Trunk
 from anytime.conversion.survey import Survey
 from anytime.errors import AnytimeError
@@ -17,9 +18,10 @@ class ConvertedNetwork(AnytimeNetwork):
     """A user's model with exits; ``convert`` makes it.
 
     Attributes:
-        model: the user's, with its own parameters.
-        places: the modules after which the exits are; with the number of the call where one is called several times.
-        paused_because: why the model's graph could not be captured; None where it could.
+        model: the user's model, with its own parameters.
+        places: for each exit the module after which it is, with the number of the call if the module is called several
+            times; the last is ``"the model's own"``.
+        paused_because: why the model's graph could not be captured; None if it was.
     """
 
     def __init__(
@@ -50,7 +52,7 @@ class ConvertedNetwork(AnytimeNetwork):
         return self.trunk.model
 
     def freeze(self) -> "ConvertedNetwork":
-        """Train the new heads alone: the model's parameters get no gradients and its batch norm stays as it is."""
+        """Train only the new heads: the model's parameters get no gradients and its batch norm stays in eval mode."""
         self.trunk.requires_grad_(False)
         self.trunk.frozen = True
         self.trunk.eval()
@@ -64,15 +66,15 @@ class ConvertedNetwork(AnytimeNetwork):
         if not self.training:
             yield from super()._steps(x, wanted)
             return
-        # In training the model's own code runs, once. Heads come after it: a module may be called inside a region that
-        # is computed again for the gradients, and heads must not be.
+        # In training mode the model's own code runs once. The heads run after it: a module may be called inside a
+        # checkpointed region, which is computed again in the backward pass, and the heads must not be.
         features: dict[int, Tensor] = {}
 
         def reached(place: Place, output: Any) -> None:
             exit = self._places.index(place)
             tensor = first_tensor(output)
             assert tensor is not None
-            if learns and not tensor.requires_grad:
+            if grad and not tensor.requires_grad and self._trains(exit):
                 raise AnytimeError(
                     f"no gradients reach {place[0]}: with gradient checkpointing, use it with use_reentrant=False"
                 )
@@ -81,7 +83,6 @@ class ConvertedNetwork(AnytimeNetwork):
                 raise _Enough
 
         grad = torch.is_grad_enabled() and not self.trunk.frozen
-        learns = grad and any(p.requires_grad for p in self.trunk.parameters())
         try:
             with Watch(self.model, self._places, reached), torch.set_grad_enabled(grad):
                 features[self.exits - 1] = self.trunk(x)
@@ -90,36 +91,50 @@ class ConvertedNetwork(AnytimeNetwork):
         for exit in sorted(wanted):
             yield Step(exit, self.heads[exit].evaluate(features[exit], x))  # type: ignore[operator]
 
+    def _trains(self, exit: int) -> bool:
+        """Whether a parameter that is used up to this exit is trained."""
+        return any(p.requires_grad for stage in self.stages[: exit + 1] for p in stage.parameters())
+
 
 class _Enough(BaseException):
     """No deeper exit is wanted."""
 
 
 class Exit(nn.Module):
-    """An exit of a converted network: finds its features in the state.
+    """An exit of a converted network: finds its features in the state and gives them to its head.
 
     Args:
-        head: from features, and the padding mask where it takes one, to logits.
-        index: where the features are in the state that a stage gives.
+        head: from features, and the padding mask if it takes one, to an output shaped as the model's own.
+        index: where the features are in the state that a stage returns.
+        batch_dim: the dimension of the features that holds the samples; the head gets them with samples first.
         mask: the name of the padding mask in the input, and where it is in the state.
-
-    ``changed_later`` says that the model changes the features in place after the exit.
+        changed_later: whether the model changes the features in place after the exit.
     """
 
-    def __init__(self, head: nn.Module, index: int, mask: tuple[str, int] | None = None) -> None:
+    def __init__(
+        self,
+        head: nn.Module,
+        index: int,
+        batch_dim: int = 0,
+        mask: tuple[str, int] | None = None,
+        changed_later: bool = False,
+    ) -> None:
         super().__init__()
-        self.head, self.index, self.mask = head, index, mask
-        self.changed_later = False
+        self.head, self.index, self.batch_dim, self.mask = head, index, batch_dim, mask
+        self.changed_later = changed_later
 
     def forward(self, state: Any) -> Tensor:
         """Logits."""
         if hasattr(state, "values"):
-            features = state.values[self.index]
-            return self.head(features, state.values[self.mask[1]]) if self.mask else self.head(features)
+            return self._apply_head(state.values[self.index], state.values[self.mask[1]] if self.mask else None)
         features = first_tensor(state.value)
         assert features is not None
         return self.evaluate(features, state.going.x)
 
     def evaluate(self, features: Tensor, x: Any) -> Tensor:
         """Logits, with the mask from the network's input."""
-        return self.head(features, x[self.mask[0]]) if self.mask else self.head(features)
+        return self._apply_head(features, x[self.mask[0]] if self.mask else None)
+
+    def _apply_head(self, features: Tensor, mask: Tensor | None) -> Tensor:
+        features = features.movedim(self.batch_dim, 0) if self.batch_dim else features
+        return self.head(features) if mask is None else self.head(features, mask)

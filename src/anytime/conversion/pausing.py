@@ -1,4 +1,4 @@
-"""A model that no graph can be captured of, paused inside its own code at the exits."""
+"""For models whose graph cannot be captured: the model's own code, paused at the exits."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -16,35 +16,26 @@ Place = tuple[str, int]
 
 
 class _Abandoned(BaseException):
-    """Nobody wants the rest."""
-
-
-def first_tensor(output: Any) -> Tensor | None:
-    """The tensor that a module's output is, or begins with."""
-    if isinstance(output, Tensor):
-        return output
-    if isinstance(output, dict):
-        output = tuple(output.values())
-    return first_tensor(output[0]) if isinstance(output, tuple | list) and output else None
+    """The rest of the forward pass is not wanted."""
 
 
 _listening = threading.local()
 
 
 def _ended(module: nn.Module, _args: Any, output: Any) -> None:
-    """The hook of modules that are exits; it stays, and says so to whoever listens in this thread."""
+    """The forward hook of modules at exits: tells the ``Watch`` that is active in this thread, if any."""
     watch: Watch | None = getattr(_listening, "watch", None)
     if watch is not None:
         watch.ended(module, output)
 
 
 class Watch:
-    """While it is entered, ``tell(place, output)`` is called in this thread at the end of these module calls.
+    """A context in which ``tell(place, output)`` is called in this thread at the end of some module calls.
 
     Args:
-        model: whose modules.
-        places: which calls; None for all.
-        tell: what to call.
+        model: the model.
+        places: the calls of its modules; None for all.
+        tell: the function to call.
     """
 
     def __init__(self, model: nn.Module, places: Sequence[Place] | None, tell: Callable[[Place, Any], object]) -> None:
@@ -56,7 +47,7 @@ class Watch:
     def __enter__(self) -> None:
         self.before = getattr(_listening, "watch", None)
         new = [m for m in self.names if _ended not in m._forward_hooks.values()]
-        # Hooks at exits stay: another thread may be running the model just now.
+        # Hooks at exits stay registered: another thread may be running the model at this moment.
         hooks = [module.register_forward_hook(_ended) for module in new]
         self.temporary = hooks if self.places is None else []
         _listening.watch = self
@@ -67,7 +58,7 @@ class Watch:
             hook.remove()
 
     def ended(self, module: nn.Module, output: Any) -> None:
-        """Take note of a call's end."""
+        """Count the call of a module that has ended and tell about it if it is wanted."""
         name = self.names.get(module)
         if name is None:
             return
@@ -78,21 +69,21 @@ class Watch:
 
 
 class Paused:
-    """The state of a network that stands still in the middle of its forward pass."""
+    """The state of a network that is paused in its forward pass."""
 
     def __init__(self, going: "_Going", value: Any) -> None:
         self.going, self.value = going, value
 
     def take(self, rows: Tensor) -> "Paused":
-        """Not possible: the samples are in the model's own variables."""
+        """Not possible: the samples are in the local variables of the model's own code."""
         raise AnytimeError(
             "this network was converted without a graph and is paused inside its own code, so samples cannot be taken "
-            f"out of its batch ({len(rows)} were to stay); use it with predict, start or steps"
+            f"out of its batch ({len(rows)} should remain); use predict, start or steps instead"
         )
 
 
 class Pause(nn.Module):
-    """A stage that lets the model run on to its next exit."""
+    """A stage that lets the model run to its next exit."""
 
     def __init__(self, trunk: Trunk, places: list[Place], reads: list[str], first: bool) -> None:
         super().__init__()
@@ -104,13 +95,13 @@ class Pause(nn.Module):
         return Paused(going, going.on())
 
     def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:  # noqa: ARG002
-        """The model's parameters that are used up to this exit and not before."""
+        """The model's parameters that are first used in this stage."""
         named = dict(self._trunk[0].named_parameters(remove_duplicate=False))
         return (named[name] for name in self.reads)
 
 
 class _Going:
-    """A forward pass in a thread of its own that waits at each exit to be asked on."""
+    """A forward pass in a thread of its own that waits at each exit until the next one is wanted."""
 
     def __init__(self, trunk: Trunk, x: Any, places: list[Place]) -> None:
         self.baton, self.x = _Baton(), x
@@ -121,7 +112,7 @@ class _Going:
         threading.Thread(target=_work, args=args, name="anytime-paused", daemon=True).start()
 
     def on(self) -> Any:
-        """Run to the next exit and give what is there."""
+        """Run to the next exit and return the module's output there."""
         return self.baton.on()
 
     def __del__(self) -> None:
@@ -129,7 +120,7 @@ class _Going:
 
 
 class _Baton:
-    """Whose turn it is: the thread's, or its caller's."""
+    """Lets the thread and its caller run in turns."""
 
     def __init__(self) -> None:
         self.turn, self.done = threading.Semaphore(0), threading.Semaphore(0)

@@ -1,4 +1,4 @@
-"""The stages of a captured model, and the state that travels between them."""
+"""The stages of a captured model, and the state that is passed between them."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -13,15 +13,15 @@ from anytime.errors import AnytimeError
 from anytime.network import select_rows
 
 StageFunction = Callable[..., tuple[Any, ...]]
-"""The code of a stage: from the trunk and the values that come in to those that leave."""
+"""The code of a stage: from the trunk and the incoming values to the outgoing values."""
 
 
 class Trunk(nn.Module):
-    """The user's model as a function of one input to one tensor of logits; its parameters are the model's own.
+    """The user's model as a function from one input to one tensor of logits.
 
     Args:
-        model: takes a tensor as its argument, a dict as keyword arguments, a tuple or list as arguments.
-        logits: takes the logits out of what the model returns.
+        model: called with a tensor as its argument, a dict as keyword arguments, a tuple or list as arguments.
+        logits: returns the logits, given the model's output.
     """
 
     def __init__(self, model: nn.Module, logits: Callable[[Any], Tensor]) -> None:
@@ -41,11 +41,11 @@ class Trunk(nn.Module):
 
 @dataclass(frozen=True)
 class Rows:
-    """Where the samples are in a value that travels."""
+    """The dimension of a value that holds the samples."""
 
     dim: int
     one_each: bool
-    """Each has one row along the dimension; otherwise several, one after the other."""
+    """Each sample has one row; otherwise several consecutive ones."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Carried:
     layout: tuple[Rows | None, ...]
 
     def take(self, rows: Tensor) -> "Carried":
-        """Those of some samples."""
+        """The state of some samples."""
         pairs = list(zip(self.values, self.layout, strict=True))
         batch = next(value.shape[layout.dim] for value, layout in pairs if layout and layout.one_each)
         return Carried(tuple(_take(value, layout, rows, batch) for value, layout in pairs), self.layout)
@@ -72,7 +72,7 @@ def _take(value: Any, layout: Rows | None, rows: Tensor, batch: int) -> Any:
 
 
 class Stage(nn.Module):
-    """A part of the captured graph. It has no parameters of its own: it reads those of the trunk."""
+    """A part of the captured graph. It has no parameters of its own: it uses those of the trunk."""
 
     def __init__(
         self,
@@ -93,25 +93,25 @@ class Stage(nn.Module):
         return Carried(self._run(self._trunk[0], *values), self.layout)
 
     def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:  # noqa: ARG002
-        """The model's parameters that this stage reads."""
+        """The model's parameters that this stage uses."""
         named = dict(self._trunk[0].named_parameters(remove_duplicate=False))
         return iter({id(named[name]): named[name] for name in self.reads if name in named}.values())
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """What the captured graph takes: the structure of the example, and which dimensions are fixed."""
+    """The inputs of the captured graph: the structure of the example, and the sizes that are allowed."""
 
     spec: Any
     leaves: list[Any]
-    """Of the example: of a tensor the least and largest size of each dimension, otherwise the value itself."""
+    """For each leaf of the example: the smallest and largest size of each dimension of a tensor, or the value."""
     keys: list[str] | None
 
     def __deepcopy__(self, _memo: Any) -> "Inputs":
-        return self  # nothing in it ever changes
+        return self  # immutable
 
     def flatten(self, x: Any) -> list[Tensor]:
-        """The tensors of an input, which must be of the example's form."""
+        """The tensors of an input, which must have the example's structure and shapes."""
         if self.keys is not None and isinstance(x, Mapping) and sorted(x) == sorted(self.keys):
             x = {key: x[key] for key in self.keys}
         leaves, spec = tree_flatten(x)
@@ -146,6 +146,6 @@ def _shape(expected: Any) -> str:
 
 
 def describe_size(bounds: tuple[int, float]) -> str:
-    """The sizes between two bounds in words."""
+    """The sizes between two bounds, in words."""
     least, most = bounds
     return str(least) if least == most else "any" if most == inf else f"{least} to {most}"

@@ -1,0 +1,79 @@
+"""Checks that the stages of a captured model compute what the model computes."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+from anytime.conversion.graph import NotCaptured
+from anytime.conversion.network import ConvertedNetwork
+from anytime.conversion.outputs import first_tensor
+from anytime.conversion.pausing import Place, Watch
+from anytime.conversion.stages import Trunk
+from anytime.conversion.survey import Survey
+
+
+class Features(NamedTuple):
+    """The output of a module at an exit, for the example."""
+
+    value: Tensor
+    changed_later: bool
+    """Whether the model changes it in place after the exit."""
+
+
+def observe(trunk: Trunk, places: list[Place], example: Any) -> dict[Place, Features]:
+    """Run the model's own code and take copies of the features at these places."""
+    seen: dict[Place, tuple[Tensor, Tensor, int]] = {}
+
+    def note(place: Place, output: Any) -> None:
+        tensor = first_tensor(output)
+        assert tensor is not None
+        seen[place] = tensor, tensor.clone(), tensor._version
+
+    with Watch(trunk.model, places, note):
+        trunk(example)
+    return {place: Features(clone, tensor._version != version) for place, (tensor, clone, version) in seen.items()}
+
+
+def verify(net: ConvertedNetwork, example: Any, survey: Survey, features: Mapping[Place, Features]) -> None:
+    """Compare the stages with the model: at each exit, at the end, and for another number of samples.
+
+    Raises:
+        NotCaptured: if they differ.
+    """
+    net.eval()  # in training mode the model's own code would run, not the stages
+    try:
+        state = example
+        for i, stage in enumerate(net.stages):
+            state = stage(state)
+            value = state.values[net.heads[i].index]  # type: ignore[union-attr]
+            own = features[net._places[i]].value if i < len(net._places) else survey.logits
+            if not torch.equal(value, own):
+                raise NotCaptured(f"its captured graph computes other values than the model (at {net.places[i]})")
+        more = tree_map(lambda leaf: torch.cat([leaf, leaf[:1]]) if is_batch(leaf, survey.batch) else leaf, example)
+        if not torch.allclose(net(more, [-1])[0], net.trunk(more), rtol=1e-3, atol=1e-4):
+            raise NotCaptured("its captured graph computes other values than the model for other batch sizes")
+        _verify_rows(net, more)
+    except (RuntimeError, TypeError, ValueError, IndexError) as error:
+        raise NotCaptured(f"its captured graph does not run ({str(error).splitlines()[0]})") from error
+
+
+def _verify_rows(net: ConvertedNetwork, x: Any) -> None:
+    """Taking samples out of the batch at any cut must not change the outputs for the others."""
+    whole = net(x)
+    rows = torch.arange(len(whole[-1]), device=whole[-1].device)
+    rows = torch.cat([rows[:1], rows[2:]])
+    for cut in range(net.exits - 1):
+        state = x
+        for i, stage in enumerate(net.stages):
+            state = stage(state)
+            state = net.take(state, rows) if i == cut else state
+        if not torch.allclose(net.heads[-1](state), whole[-1][rows], rtol=1e-3, atol=1e-4):
+            raise NotCaptured("a value that crosses a cut mixes the samples of a batch")
+
+
+def is_batch(leaf: Any, batch: int) -> bool:
+    """Whether an input has one row for each of so many samples."""
+    return isinstance(leaf, Tensor) and leaf.ndim > 0 and len(leaf) == batch
