@@ -1,26 +1,40 @@
-.PHONY: setup demo test test-slow clean
+.PHONY: setup demo test test-slow dist clean
 
 PYTHON ?= python3
 BIN := .venv/bin
+INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e
 
-setup: .venv/installed  ## make .venv and install the library, its command and what its tests need
+setup: .venv/installed  ## make .venv and install the library with its command
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	$(INSTALL) ".[cli,data,plot]"
+	touch $@
+
+.venv/developer-tools: .venv/installed
+	$(INSTALL) ".[dev]"
+	touch $@
+
+.venv/dist-tools: .venv/installed
+	$(INSTALL) ".[dist]"
 	touch $@
 
 demo: setup  ## train a small network on digits with CONST and AdaLoss, and compare: about a minute
 	$(BIN)/anytime demo
 
-test: setup  ## what CI runs: style, types, tests, doctests and the documents' code blocks
+test: .venv/developer-tools  ## what CI runs: style, types, tests, doctests and the documents' code blocks
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 	$(BIN)/pytest
 
-test-slow: setup  ## the long tests: 50 kills of a training run, and the like
+test-slow: .venv/developer-tools .venv/dist-tools  ## the long tests: 50 kills of a training run, and the like
 	$(BIN)/pytest -m slow
 
+dist: .venv/dist-tools  ## wheel and sdist in dist/, checked
+	rm -rf dist
+	$(BIN)/python -m build
+	$(BIN)/twine check --strict dist/*
+
 clean:
-	rm -rf .venv .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv dist .pytest_cache .ruff_cache .hypothesis

@@ -1,5 +1,6 @@
 """Convert a ViT of transformers or a ResNet18 of timm, small ones, and train all of their exits on CIFAR-10.
 
+pip install -e ".[cli,data,examples,plot]"
 python examples/convert_cifar.py vit adaloss --data cifar10 --exits vit.layers.0,vit.layers.1,vit.layers.2
 python examples/convert_cifar.py resnet const --data FOLDER --epochs 20
 
@@ -8,13 +9,13 @@ The run folder gets the model, the log, evaluation.json and the curve; a killed 
 
 import argparse
 import statistics
+import sys
 from pathlib import Path
 
 import torch
-from timm.models.resnet import BasicBlock, ResNet
-from transformers import ViTConfig, ViTForImageClassification
 
 import anytime
+from anytime.errors import AnytimeError, require
 from anytime.evaluation import collect
 from anytime.memory import keep_freed_memory
 from anytime.plotting import plot_curves
@@ -23,8 +24,10 @@ from anytime.plotting import plot_curves
 def build(name: str) -> torch.nn.Module:
     if name == "vit":
         sizes = {"hidden_size": 64, "num_hidden_layers": 6, "num_attention_heads": 4, "intermediate_size": 128}
-        return ViTForImageClassification(ViTConfig(image_size=32, patch_size=4, num_labels=10, **sizes))
-    model = ResNet(BasicBlock, (2, 2, 2, 2), num_classes=10, channels=(16, 32, 64, 128), stem_width=16)
+        vit = require("transformers.models.vit.modeling_vit", "examples")
+        return vit.ViTForImageClassification(vit.ViTConfig(image_size=32, patch_size=4, num_labels=10, **sizes))
+    resnet = require("timm.models.resnet", "examples")
+    model = resnet.ResNet(resnet.BasicBlock, (2, 2, 2, 2), num_classes=10, channels=(16, 32, 64, 128), stem_width=16)
     model.maxpool = torch.nn.Identity()  # small images need no more pooling
     return model
 
@@ -75,4 +78,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except AnytimeError as error:
+        sys.exit(str(error))

@@ -1,5 +1,6 @@
 """Convert a DistilBERT and train its exits on real English: which library does a sentence of documentation come from?
 
+pip install -e ".[data,examples,plot]"
 python examples/convert_text.py                  # about five minutes on one core
 python examples/convert_text.py --scheme const
 
@@ -11,14 +12,15 @@ import ast
 import importlib.util
 import random
 import re
+import sys
 from collections import Counter
 from pathlib import Path
 
 import torch
 from torch.nn.functional import cross_entropy
-from transformers import DistilBertConfig, DistilBertForSequenceClassification
 
 import anytime
+from anytime.errors import AnytimeError, require
 from anytime.evaluation import collect
 
 LIBRARIES = ["torch", "numpy", "matplotlib", "transformers"]
@@ -68,6 +70,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     asked = parser.parse_args()
     torch.manual_seed(asked.seed)
+    distilbert = require("transformers.models.distilbert.modeling_distilbert", "examples")
 
     rows = [(words, label) for label, name in enumerate(LIBRARIES) for words in sentences(name, asked.sentences)]
     random.Random(0).shuffle(rows)
@@ -79,10 +82,10 @@ def main() -> None:
     test, validation, train = everything[:held_out], everything[held_out : 2 * held_out], everything[2 * held_out :]
     print(f"{len(train)} sentences to train on, {len(validation)} for thresholds, {len(test)} to test")
 
-    config = DistilBertConfig(
+    config = distilbert.DistilBertConfig(
         vocab_size=WORDS, dim=96, n_layers=6, n_heads=4, hidden_dim=192, num_labels=4, max_position_embeddings=LENGTH
     )  # fmt: skip
-    model = DistilBertForSequenceClassification(config)
+    model = distilbert.DistilBertForSequenceClassification(config)
     net = anytime.convert(model, {name: tensor[:2] for name, tensor in texts.items()}, exits=6).train()
     balance = anytime.create_scheme(asked.scheme, net.exits)
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
@@ -109,4 +112,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except AnytimeError as error:
+        sys.exit(str(error))

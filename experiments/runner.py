@@ -9,7 +9,6 @@ import json
 import statistics
 import sys
 from dataclasses import asdict, dataclass, field, replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +93,7 @@ class Run:
             "command": command,
             "run": self.as_json(),
             "data": {"name": data.name, "classes": len(data.classes), "shape": list(data.shape)},
-            "versions": {"anytime": version("anytime"), **about["versions"]},
+            "versions": {"anytime": anytime.__version__, **about["versions"]},
             "device": next(net.parameters()).device.type,
             # What it takes undisturbed: an epoch during which the machine was paused would count for hours.
             "seconds": round(statistics.median(epoch["seconds"] for epoch in log) * len(log), 1),

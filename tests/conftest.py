@@ -2,9 +2,11 @@ import os
 from pathlib import Path
 
 import hypothesis
+import public
 import pytest
 import torch
 
+public.repair_torchvision()  # before Lightning, timm or transformers are imported, by a doctest too
 hypothesis.settings.register_profile("anytime", deadline=None, derandomize=True, max_examples=100)
 hypothesis.settings.load_profile("anytime")
 

@@ -10,11 +10,19 @@ import torch
 _library = torch.library.Library("torchvision", "FRAGMENT")  # kept: what it defines lives as long as it does
 
 
-def timm():
-    """The module ``timm``, or a skip."""
+def repair_torchvision():
+    """If torchvision was built for another torch, declare its operators, so that what imports it can be imported."""
     found = importlib.util.find_spec("torchvision")
-    if found and found.origin and not hasattr(torch.ops.torchvision, "nms"):
+    try:
+        import torchvision  # noqa: F401
+    except RuntimeError:
         source = (Path(found.origin).parent / "_meta_registrations.py").read_text()
         for name in sorted({"nms", *re.findall(r'register_(?:meta|fake)\("(?:torchvision::)?(\w+)"\)', source)}):
-            _library.define(f"{name}(Tensor x) -> Tensor")  # never called: these models use none of them
-    return pytest.importorskip("timm", exc_type=Exception)
+            _library.define(f"{name}(Tensor x) -> Tensor")  # never called: no tested model uses them
+    except ImportError:
+        pass  # not installed
+
+
+def timm():
+    """The module ``timm``, or a skip."""
+    return pytest.importorskip("timm")

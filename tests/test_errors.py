@@ -30,3 +30,12 @@ def test_bounds():
 def test_a_missing_package_names_its_extra():
     with pytest.raises(ImportError, match=r'run: pip install "anytime-nets\[data\]"$'):
         require("no_such_package", "data")
+
+
+def test_a_package_that_cannot_be_imported_names_the_remedy(tmp_path, monkeypatch):
+    (tmp_path / "broken_package.py").write_text("raise RuntimeError('operator torchvision::nms does not exist')")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(
+        AnytimeError, match=r"nms does not exist\).*--force-reinstall torch torchvision broken_package$"
+    ):
+        require("broken_package", "examples")

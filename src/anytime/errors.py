@@ -25,6 +25,12 @@ def require(module: str, extra: str) -> ModuleType:
         return importlib.import_module(module)
     except ImportError as error:
         raise MissingExtraError(f'{error}: this needs an extra; run: pip install "anytime-nets[{extra}]"') from error
+    except (RuntimeError, OSError) as error:  # a compiled part that was built for another version of something
+        reason, package = str(error).partition("\n")[0], module.partition(".")[0]
+        raise AnytimeError(
+            f"{package} is installed but cannot be imported ({reason}): installed packages do not match; "
+            f"reinstall them from one index, e.g. pip install --force-reinstall torch torchvision {package}"
+        ) from error
 
 
 def check_integer(name: str, value: int, least: int = 1, most: float = math.inf) -> int:

@@ -30,6 +30,10 @@ def run(monkeypatch, capsys, tmp_path):
 TRAIN = "train --model resann-1-4 --subset 60 --epochs 1"
 
 
+def test_version(run):
+    assert run("--version") == (0, f"anytime {anytime.__version__}\n", "")
+
+
 def test_train_then_evaluate(run, tmp_path):
     code, out, err = run(f"{TRAIN} --output a")
     assert code == 0, err

@@ -36,6 +36,19 @@ app = typer.Typer(
 )
 
 
+def _print_version(asked: bool) -> None:
+    if asked:
+        print(f"anytime {anytime.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: bool = Option(False, "--version", help="Print the version.", callback=_print_version, is_eager=True),
+) -> None:
+    """Options that stand before the command."""
+
+
 def device_named(name: str) -> torch.device:
     """The device that a user names, or an error that says why it cannot be."""
     if name == "auto":

@@ -1,0 +1,1 @@
+"""Anytime networks in other libraries' training loops: Hugging Face's Trainer and Lightning."""

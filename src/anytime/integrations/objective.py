@@ -1,0 +1,72 @@
+"""Objective: a network, a weight scheme and a loss as one module, which training loops of other libraries hold."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from anytime.network import AnytimeNetwork
+from anytime.weights import WeightScheme, create_scheme
+
+IGNORED = -100
+"""Labels with this value count neither in the loss nor in the metrics, as in PyTorch and Hugging Face."""
+
+
+class Outcome(NamedTuple):
+    """What a batch gives."""
+
+    objective: Tensor
+    """The scalar to minimize."""
+    losses: Tensor
+    """The loss of each exit, without a graph."""
+    logits: list[Tensor]
+    """The logits of each exit that was computed."""
+
+
+class Objective(nn.Module):
+    """The objective of all exits. The scheme is a submodule, so its state is saved and moved with the network's.
+
+    Args:
+        net: The network to train.
+        scheme: A weight scheme's name (see ``create_scheme``) or a :class:`WeightScheme`.
+        loss: From the logits of one exit and the labels to a mean loss. Default: cross-entropy of logits
+            ``[..., classes]`` and labels ``[...]``, without labels of -100.
+    """
+
+    def __init__(
+        self,
+        net: AnytimeNetwork,
+        scheme: str | WeightScheme = "adaloss",
+        loss: Callable[[Tensor, Tensor], Tensor] | None = None,
+    ) -> None:
+        super().__init__()
+        self.net = net
+        self.scheme = create_scheme(scheme, net.exits) if isinstance(scheme, str) else scheme
+        self.loss = loss or cross_entropy
+
+    def forward(self, x: Any, labels: Tensor) -> Outcome:
+        """Compute every exit. In training, a scheme with the attribute ``only`` has only those exits computed."""
+        only = getattr(self.scheme, "only", None) if self.training else None
+        logits = self.net(x, only)
+        losses = torch.stack([self.loss(each, labels) for each in logits])
+        if only is not None:  # schemes take one loss per exit; those not computed are zeros without a graph
+            losses = losses.new_zeros(self.net.exits).index_copy(0, torch.tensor(only, device=losses.device), losses)
+        return Outcome(self.scheme(losses), losses.detach(), logits)
+
+
+def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """Mean cross-entropy over the labels that count; 0 if there are none."""
+    total = F.cross_entropy(logits.flatten(0, -2), labels.flatten(), ignore_index=IGNORED, reduction="sum")
+    return total / count_labels(labels).clamp(min=1)
+
+
+def accuracy(logits: Tensor, labels: Tensor) -> Tensor:
+    """The share of correct predictions among the labels that count."""
+    return (logits.argmax(-1) == labels).sum() / count_labels(labels).clamp(min=1)
+
+
+def count_labels(labels: Tensor) -> Tensor:
+    """How many labels count."""
+    return (labels != IGNORED).sum()
