@@ -1,4 +1,4 @@
-.PHONY: setup demo test test-slow dist clean
+.PHONY: setup demo test test-slow docs dist clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -19,7 +19,7 @@ setup: .venv/installed  ## make .venv and install the library with its command
 	$(INSTALL) ".[dist]"
 	touch $@
 
-demo: setup  ## train a small network on digits with CONST and AdaLoss, and compare: about a minute
+demo: setup  ## train a small network on digits and use it three ways: about a minute
 	$(BIN)/anytime demo
 
 test: .venv/developer-tools  ## what CI runs: style, types, tests, doctests and the documents' code blocks
@@ -36,5 +36,12 @@ dist: .venv/dist-tools  ## wheel and sdist in dist/, checked
 	$(BIN)/python -m build
 	$(BIN)/twine check --strict dist/*
 
+.venv/docs-tools: .venv/installed
+	$(INSTALL) ".[docs]"
+	touch $@
+
+docs: .venv/docs-tools  ## the documentation site, in site/; strict: a broken link fails
+	$(BIN)/mkdocs build --strict
+
 clean:
-	rm -rf .venv dist .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv dist site .pytest_cache .ruff_cache .hypothesis

@@ -1,20 +1,36 @@
-"""Two things run in turn in one process, and what their times say."""
+"""Compare two things that run in turn in one process, and report what their times say.
 
+Every benchmark prints for people; with ``--json`` it prints one JSON object instead, which ``docs/figures.py`` keeps:
+``{"figures": {what: {"median": …, "low": …, "high": …, "n": …}}, "verdicts": {name: {"ratio": …, "limit": …, "ok": …}}}``.
+"""
+
+import atexit
+import json
 import statistics
+import sys
 import time
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
+RESULTS: dict[str, dict[str, Any]] = {"figures": {}, "facts": {}, "verdicts": {}}
+JSON = "--json" in sys.argv
+if JSON:
+    sys.argv.remove("--json")
+    atexit.register(lambda out=sys.stdout: print(json.dumps(RESULTS), file=out))
+    sys.stdout = sys.stderr  # what is for people
+
 
 def seconds(work: Callable[[], object]) -> float:
+    """Seconds that a call takes."""
     start = time.perf_counter()
     work()
     return time.perf_counter() - start
 
 
 def interleaved(ours: Callable[[], object], theirs: Callable[[], object], repeats: int) -> list[tuple[float, float]]:
-    """Seconds of each in turn, after a run of both that does not count; each is first every other time."""
+    """Seconds of each in turn, after one run of both that does not count; each is first every other time."""
     ours()
     theirs()
     pairs = []
@@ -28,17 +44,27 @@ def interleaved(ours: Callable[[], object], theirs: Callable[[], object], repeat
 
 
 def report(what: str, ratios: list[float]) -> float:
-    """Print median and spread; the median."""
+    """Print median and spread; returns the median."""
     middle = statistics.median(ratios)
     print(f"{what}: median {middle:.3f}, from {min(ratios):.3f} to {max(ratios):.3f}, n={len(ratios)}")
+    RESULTS["figures"][what] = {"median": middle, "low": min(ratios), "high": max(ratios), "n": len(ratios)}
     return middle
 
 
+def fact(name: str, value: float, unit: str = "") -> None:
+    """Print a measured number that is no ratio."""
+    print(f"{name}: {value:g} {unit}".rstrip())
+    RESULTS["facts"][name] = value
+
+
 def verdict(name: str, ratio: float, limit: float, least: bool = False) -> None:
-    """The last line: the ratio is at most the limit, or at least."""
+    """Print whether a ratio is at most the limit, or at least with ``least``."""
     ok = ratio >= limit if least else ratio <= limit
     print(f"{name} ratio={ratio:.3f} limit={limit} {'ok' if ok else 'short'}")
+    bound = None if limit == float("inf") else limit
+    RESULTS["verdicts"][name] = {"ratio": ratio, "limit": bound, "least": least, "ok": ok}
 
 
 def machine() -> str:
+    """Threads and torch, for people."""
     return f"{torch.get_num_threads()} threads, torch {torch.__version__}"
