@@ -5,7 +5,7 @@ from typing import NoReturn
 
 import torch
 
-from anytime.cli import train  # noqa: F401
+from anytime.cli import demo, train  # noqa: F401
 
 # isort: split
 from anytime.cli import ensemble, evaluate, profile, reproduce  # noqa: F401

@@ -6,7 +6,7 @@ import torch
 
 from anytime.cost import Costs, costs
 from anytime.errors import require
-from anytime.evaluation import Curve
+from anytime.evaluation import FRACTIONS, Curve
 from anytime.inference.calibration import Budgeted
 from anytime.inference.latency import Profile
 from anytime.models import create_model
@@ -90,3 +90,20 @@ def models_table(models: dict[str, str]) -> Any:
         row = [f"{size}×{size}", str(net.exits), millions(cost.macs[-1]), millions(cost.params[-1]), source]
         table.add_row(name, *row)
     return table
+
+
+def demo_tables(curve: Curve, points: list[Budgeted], kept: list[Any]) -> list[Any]:
+    """Three ways to use one network: stop all images alike, let easy ones leave early, keep a deadline."""
+    alike = _table("1. Every image stops at the same exit", "of the cost", "exit", "test error")
+    for fraction in FRACTIONS:
+        exit, error = curve.at(fraction)
+        alike.add_row(f"{curve.costs.fractions[exit]:.0%}", str(exit + 1), f"{error:.1%}")
+    early = _table("2. Easy images leave early", "of the cost, on average", "test error")
+    for point in points:
+        if point.cost < 0.8 * curve.costs.macs[-1]:
+            early.add_row(f"{point.cost / curve.costs.macs[-1]:.0%}", f"{point.error:.1%}")
+    timed = _table("3. All 500 test images before a deadline", "deadline", "median exit", "in time", "test error")
+    for each in kept:
+        row = [f"{each.milliseconds:.1f} ms", f"{each.exit:g}", f"{each.in_time:.0%}", f"{each.error:.1%}"]
+        timed.add_row(*row)
+    return [alike, early, timed]

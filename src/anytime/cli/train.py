@@ -144,31 +144,6 @@ def _data(asked: dict[str, Any]) -> Data:
     return images.subset(asked["subset"], asked["seed"]) if "subset" in asked else images
 
 
-@app.command()
-def demo(
-    output: Annotated[Path, Option(help="Where the two runs go.")] = Path("runs/demo"),
-    epochs: Annotated[int, Option(help="How often each image is seen.")] = 30,
-) -> None:
-    """Train a small network on hand-written digits with CONST and with AdaLoss, and compare: about a minute.
-
-    Example:
-    - `anytime demo --output my-demo`
-    """
-    folders, curves = {}, {}
-    for scheme in ("const", "adaloss"):
-        given = {"model": "resann-3-8", "data": "digits", "scheme": scheme, "epochs": epochs}
-        folders[scheme], curve = _run(given, output / scheme, True, torch.device("cpu"))
-        if curve is not None:
-            curves[scheme] = curve
-    picture = output / "curves.png"
-    draw_curves(folders, curves, picture, "ResANN(3, 8) on hand-written digits")
-    print(
-        f"Both in one picture: {picture}\n\n"
-        "CONST weighs all exits alike; AdaLoss moves the weight to the late exits as their losses become small, and\n"
-        "the first ones pay for it. Digits are so easy that the late exits gain little; natural images are not."
-    )
-
-
 def _draw_learning(history: list[dict[str, Any]], path: Path, title: str) -> None:
     with suppress(anytime.MissingExtraError):  # said already
         plot_learning(history, path, title)

@@ -1,0 +1,101 @@
+"""``anytime demo``."""
+
+import json
+import statistics
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated
+
+import torch
+from torch import Tensor
+
+from anytime.cli.app import Option, app
+from anytime.cli.tables import demo_tables, show
+from anytime.data.dataset import Data
+from anytime.data.loading import load_data
+from anytime.errors import MissingExtraError
+from anytime.evaluation import collect
+from anytime.inference.calibration import sweep
+from anytime.inference.latency import profile
+from anytime.inference.limits import UnfinishedError, predict
+from anytime.models import create_model
+from anytime.network import AnytimeNetwork
+from anytime.plotting import plot_budgets
+from anytime.training.loop import fit
+
+MODEL = "resann-3-8"
+DEADLINES = (0.25, 0.5, 0.75, 1.0, 1.5)
+"""As parts of what the whole network takes."""
+PREDICTIONS = 50
+"""For each deadline."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What came of many predictions with one deadline."""
+
+    milliseconds: float
+    exit: float
+    """Median exit, counted from 1."""
+    in_time: float
+    error: float
+
+
+@app.command()
+def demo(
+    output: Annotated[Path, Option(help="Folder for the run and the picture.")] = Path("runs/demo"),
+    epochs: Annotated[int, Option(help="Number of training epochs.")] = 30,
+    as_json: Annotated[bool, Option("--json", help="Print JSON and nothing else.")] = False,
+) -> None:
+    """Train a small network on handwritten digits and use it three ways: about a minute.
+
+    Stop every image at the same exit, let easy images leave early, answer before a deadline. Started again, it goes on
+    from where it was.
+
+    Example:
+    - `anytime demo --output my-demo`
+    """
+    data = load_data("digits")
+    torch.manual_seed(0)
+    net = create_model(MODEL, in_channels=1)
+    result = fit(net, data, "adaloss", epochs=epochs, output=output, resume=True, show=not as_json)
+    assert result.curve is not None
+    net.eval()
+    validation, test = (collect(net, data.batches(split)) for split in (data.validation, data.test))
+    points = sweep(validation, test, [float(macs) for macs in result.curve.costs.macs])
+    kept = _deadlines(net, data)
+    if as_json:
+        budgets, deadlines = [asdict(point) for point in points], [asdict(each) for each in kept]
+        print(json.dumps({**result.curve.record(), "budgets": budgets, "deadlines": deadlines}, indent=1))
+        return
+    for table in demo_tables(result.curve, points, kept):
+        show(table)
+    picture = output / "demo.png"
+    try:
+        title = "ResANN(3, 8) on handwritten digits"
+        print(f"Picture: {plot_budgets(result.curve, {'easy images leave early': points}, picture, title)}")
+    except MissingExtraError as error:
+        print(f"no picture: {error}")
+
+
+def _deadlines(net: AnytimeNetwork, data: Data) -> list[Kept]:
+    """Answer all test images at once before several deadlines, each of them many times."""
+    x, labels = next(data.batches(data.test))
+    full = profile(net, x).alone[-1]
+    return [_kept(net, x, labels, share * full) for share in DEADLINES]
+
+
+def _kept(net: AnytimeNetwork, x: Tensor, labels: Tensor, deadline: float) -> Kept:
+    exits, in_time, errors = [], 0, []
+    for _ in range(PREDICTIONS):
+        start = time.perf_counter()
+        try:
+            prediction = predict(net, x, deadline=deadline)
+        except UnfinishedError:  # no time even for the first exit: counted as late and as wrong
+            errors.append(1.0)
+            continue
+        in_time += time.perf_counter() - start <= deadline
+        exits.append(prediction.exit + 1)
+        errors.append((prediction.logits.argmax(-1) != labels).double().mean().item())
+    return Kept(1000 * deadline, statistics.median(exits or [0]), in_time / PREDICTIONS, statistics.mean(errors))
