@@ -1,4 +1,4 @@
-"""A training epoch (data, augmentation, logging, metrics, validation, checkpoints) against a bare loop on ready tensors.
+"""A training epoch (data, augmentation, log, metrics, validation, checkpoints) against a bare loop on ready tensors.
 
     python benchmarks/epoch_overhead.py
 

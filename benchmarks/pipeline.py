@@ -3,8 +3,8 @@
     python benchmarks/pipeline.py
 
 Pad by 4, crop, mirror, normalize; all begin with decoded images. The rivals: (1) Pillow image by image in a
-``DataLoader`` with as many workers as cores; (2) the same transforms written on tensors for a whole batch, with one crop
-per image by advanced indexing, which is how fast CIFAR scripts do it. The verdict is against the faster of them.
+``DataLoader`` with as many workers as cores; (2) the same transforms written on tensors for a whole batch, with one
+crop per image by advanced indexing, as fast CIFAR scripts do it. The verdict is against the faster of them.
 """
 
 import random

@@ -1,7 +1,7 @@
 """Compare two things that run in turn in one process, and report what their times say.
 
 Every benchmark prints for people; with ``--json`` it prints one JSON object instead, which ``docs/figures.py`` keeps:
-``{"figures": {what: {"median": …, "low": …, "high": …, "n": …}}, "verdicts": {name: {"ratio": …, "limit": …, "ok": …}}}``.
+``{"figures": {what: {"median": …, "low": …, "high": …, "n": …}}, "facts": {…}, "verdicts": {name: {"ratio": …, …}}}``.
 """
 
 import atexit

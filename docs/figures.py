@@ -2,105 +2,120 @@
 
     python docs/figures.py                          # put them into README.md and docs/*.md
     python docs/figures.py measure exit_tax steps   # run these commands again, keep what they print, then do that
-    python docs/figures.py measure convert_vit_const --data FOLDER    # CIFAR-10 in a folder, not from the Hub
+    python docs/figures.py stale                    # records whose code has changed since
 
-A record is what a command printed, in ``docs/records``. In a document a number stands between two comments,
+A record is a JSON file in ``docs/records``: the command, when, where and at which commit it ran, a digest of the code
+that it measured, and what the command printed with ``--json``. In a document a number stands between two comments,
 ``<!--exit_tax-->1.08<!---->``: the name is a key of ``FIGURES``, which says what is taken from which record.
 """
 
 import argparse
-import os
+import hashlib
+import json
 import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
+
+from measurements import MEASUREMENTS, ROWS
 
 DOCS = Path(__file__).parent
+ROOT = DOCS.parent
 RECORDS = DOCS / "records"
-PAGES = [DOCS.parent / "README.md", *sorted(DOCS.glob("*.md"))]
-
-CIFAR = "--data {data} --subset 15000"
-CONVERTED = {
-    "resnet": ("resnet", "--epochs 12"),
-    "vit": ("vit", "--epochs 20 --exits vit.layers.0,vit.layers.1,vit.layers.2"),
-    "vit_even": ("vit", "--epochs 20"),
-}
-BENCHMARKS = [
-    "exit_tax",
-    "pipeline",
-    "epoch_overhead",
-    "data_parallel",
-    "memory",
-    "steps",
-    "import_time",
-    "deadlines",
-    "start_stop",
-]
-COMMANDS = {
-    **{name: f"python benchmarks/{name}.py" for name in BENCHMARKS},
-    "exit_tax_wide": "python benchmarks/exit_tax.py resann-7-32 1.08 11",
-    "early_exit": "python benchmarks/early_exit.py runs/cifar10-resann-5-16",  # docs/early-exit.md trains it
-    "eann_parallel": "python benchmarks/eann_parallel.py 30",
-    "eann_parallel_ray": "python benchmarks/eann_parallel.py 30 --ray",
-    "demo": "anytime demo",
-    "budgets": "anytime evaluate runs/cifar10-resann-5-16 --budgets",
-    **{
-        f"convert_{name}_{scheme}": f"python examples/convert_cifar.py {model} {scheme} {CIFAR} {options} "
-        f"--output runs/convert_{name}_{scheme}"
-        for name, (model, options) in CONVERTED.items()
-        for scheme in ("adaloss", "const")
-    },
-    "convert_text": "python examples/convert_text.py --epochs 3",
-}
-"""Of each record. ``{data}`` is CIFAR-10; runs in ``runs/`` that are finished are not redone."""
+PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
 
 Figure = Callable[[], str]
 
 
-def value(record: str, pattern: str, template: str = "{0:g}") -> Figure:
-    """The numbers that a pattern's groups find in a record, in a template."""
+def results(record: str) -> dict[str, Any]:
+    """What a command printed."""
+    return read(record)["results"]
+
+
+def read(record: str) -> dict[str, Any]:
+    """A record, or an end with the command that makes it."""
+    path = RECORDS / f"{record}.json"
+    if not path.is_file():
+        raise SystemExit(f"{path.name} is missing: python docs/figures.py measure {record}")
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def fact(record: str, name: str, template: str = "{:g}") -> Figure:
+    """A number that a benchmark printed."""
+    return lambda: template.format(results(record)["facts"][name]).replace("-", "−")
+
+
+def ratio(record: str, what: str, digits: int = 3) -> Figure:
+    """A median with its spread."""
 
     def figure() -> str:
-        found = re.search(pattern, read(record))
-        if found is None:
-            raise SystemExit(f"docs/records/{record}.txt has nothing like {pattern}: measure it again")
-        return template.format(*(float(group.replace(",", "")) for group in found.groups())).replace("-", "−")
+        found = results(record)["figures"][what]
+        low, high = (f"{found[end]:.{max(digits - 1, 0)}f}" for end in ("low", "high"))
+        return f"{found['median']:.{digits}f} ({low} to {high}, n={found['n']})"
 
     return figure
 
 
-def ratio(record: str, what: str = "", template: str = "{0:.3f} ({1:.2f} to {2:.2f}, n={3:.0f})") -> Figure:
-    """A median with its spread, as benchmarks print it."""
-    return value(record, re.escape(what) + r".*: median (\S+), from (\S+) to (\S+), n=(\d+)", template)
+def performance() -> str:
+    """The table of PERFORMANCE.md: one row for each comparison."""
+    lines = [
+        "| benchmark | what is compared | ratio (spread) | limit | verdict | measured |",
+        "|---|---|---|---|---|---|",
+    ]
+    for record, what, name, text in ROWS:
+        said = read(record)
+        judged = said["results"]["verdicts"][name] if name else {"limit": None}
+        limit, word = "stated", "–"
+        if judged["limit"] is not None:
+            limit = f"{'≥' if judged['least'] else '≤'} {judged['limit']:g}"
+            word = "ok" if judged["ok"] else "**short**"
+        digits = 3 if said["results"]["figures"][what]["median"] < 10 else 1
+        script = said["command"].removeprefix("python benchmarks/")
+        lines.append(
+            f"| `{script}` | {text} | {ratio(record, what, digits)()} | {limit} | {word} | {said['date']}, {said['commit']} |"
+        )
+    return "\n" + "\n".join(lines) + "\n"
 
 
-def read(record: str) -> str:
-    """What a command printed."""
-    path = RECORDS / f"{record}.txt"
-    if not path.is_file():
-        raise SystemExit(f"{path.name} is not there: python docs/figures.py measure {record}")
-    return path.read_text(encoding="utf-8")
+def percent(value: float, digits: int = 1) -> str:
+    """A share as a percentage without its sign."""
+    return f"{100 * value:.{digits}f}"
 
 
 def demo() -> str:
-    """Both runs of the demo side by side."""
-    row = r"│ +(\d+) │ +(\S+ M) │ +(\S+)% │ +(\S+)% │ +(\S+) │"
-    rows = re.findall(row, read("demo"))
-    exits = len(rows) // 2
+    """What the demo gives, in one table."""
+    found = results("demo")
+    macs, budgets = found["macs"], found["budgets"]
     lines = [
-        "| exit | MACs | % of cost | error, CONST | error, AdaLoss | AdaLoss weight |",
-        "|---:|---:|---:|---:|---:|---:|",
+        "| of the network's cost | test error, all images stop alike | test error, easy images leave early |",
+        "|---:|---:|---:|",
     ]
-    for const, adaloss in zip(rows[:exits], rows[exits:], strict=True):
-        exit, macs, share, error, weight = adaloss
-        lines.append(f"| {exit} | {macs} | {share} | {float(const[3]):.1f} % | {float(error):.1f} % | {weight} |")
+    for fraction in ("0.25", "0.5", "0.75", "1.0"):
+        alike = found["fractions"][fraction]
+        early = min(budgets, key=lambda point: abs(point["cost"] / macs[-1] - float(fraction)))
+        lines.append(
+            f"| {float(fraction):.0%} | {percent(alike['error'])} % (exit {alike['exit']}, {alike['fraction_used']:.0%}) "
+            f"| {percent(early['error'])} % ({early['cost'] / macs[-1]:.0%} on average) |"
+        )
+    return "\n" + "\n".join(lines) + "\n"
+
+
+def deadlines() -> str:
+    """How the demo keeps its deadlines."""
+    lines = ["| deadline for 500 images | in time | median exit of 9 | test error |", "|---:|---:|---:|---:|"]
+    for each in results("demo")["deadlines"]:
+        lines.append(
+            f"| {each['milliseconds']:.0f} ms | {each['in_time']:.0%} | {each['exit']:g} | {percent(each['error'])} % |"
+        )
     return "\n" + "\n".join(lines) + "\n"
 
 
 def convert() -> str:
-    """Errors of the converted networks, and by how many standard deviations each exit is better than the last."""
+    """Errors of the converted networks, and by how many standard deviations each exit is better than the one before."""
     models = {
         "resnet": "ResNet18 of timm, a quarter as wide, 12 epochs",
         "vit": "ViT of transformers, 6 layers of width 64, exits after layers 1, 2, 3, 20 epochs",
@@ -112,12 +127,11 @@ def convert() -> str:
     ]
     for key, model in models.items():
         for scheme, label in {"adaloss": "AdaLoss", "const": "CONST"}.items():
-            text = read(f"convert_{key}_{scheme}")
-            errors = [f"{float(error):.1f}" for error in re.findall(r"(\S+)% error", text)]
-            better = re.findall(r"(\S+) standard deviations", text.replace(" -", " −"))
-            minutes = value(f"convert_{key}_{scheme}", r"(\S+) minutes")()
-            lines.append(f"| {model if scheme == 'adaloss' else ''} | {label} | {' | '.join(errors)} | {minutes} |")
-            lines.append(f"| | | | {' | '.join(better)} | |")
+            found = results(f"convert_{key}_{scheme}")
+            errors = " | ".join(map(percent, found["errors"]))
+            better = " | ".join(f"{each:.1f}".replace("-", "−") for each in found["deviations"][1:])
+            lines.append(f"| {model if scheme == 'adaloss' else ''} | {label} | {errors} | {found['minutes']} |")
+            lines.append(f"| | | | {better} | |")
     return "\n" + "\n".join(lines) + "\n"
 
 
@@ -129,69 +143,65 @@ def weights() -> str:
     return "\n" + "\n".join([header, line, *chosen]) + "\n"
 
 
-def left_early(percent: float) -> str:
+def left_early(share: float) -> Figure:
     """The error when easy samples leave early, for the budget nearest to a part of the cost."""
-    rows = re.findall(r"│ +(\S+)% │ +\S+% │ +(\S+)% │ +\d+ │", read("budgets"))
-    return f"{float(min(rows, key=lambda row: abs(float(row[0]) - percent))[1]):.1f}"
+
+    def figure() -> str:
+        found = results("budgets")
+        nearest = min(found["budgets"]["common"], key=lambda p: abs(p["budget"] / found["macs"][-1] - share))
+        return percent(nearest["error"])
+
+    return figure
 
 
 def shares(record: str) -> Figure:
     """What the exits of a converted network cost, in % of its last."""
-    return lambda: ", ".join(f"{float(share):.0f}" for share in re.findall(r"(\S+)% of the cost  ", read(record)))
+    return lambda: ", ".join(percent(fraction, 0) for fraction in results(record)["fractions"])
 
 
 FIGURES: dict[str, Figure] = {
     "demo": demo,
+    "demo_deadlines": deadlines,
     "weights": weights,
-    "exit_tax": ratio("exit_tax"),
-    "exit_tax_percent": lambda: f"{100 * float(ratio('exit_tax', template='{0}')()) - 100:.0f}",
-    "exit_tax_wide": ratio("exit_tax_wide"),
-    "pipeline": ratio("pipeline", "ours / Pillow", "{0:.1f} ({1:.1f} to {2:.1f}, n={3:.0f})"),
-    "pipeline_eaten": ratio("pipeline", "eaten by training", "{0:.0f} ({1:.0f} to {2:.0f}, n={3:.0f})"),
-    "epoch_overhead": ratio("epoch_overhead"),
-    "data_parallel": ratio("data_parallel"),
-    "memory": ratio("memory"),
-    "steps_1": ratio("steps", "batch 1: steps"),
-    "steps_32": ratio("steps", "batch 32: steps"),
-    "predict_1": ratio("steps", "batch 1: predict"),
-    "predict_32": ratio("steps", "batch 32: predict"),
-    "early_exit": ratio("early_exit"),
-    "eann_parallel": ratio("eann_parallel", "one after the other on one thread"),
-    "eann_parallel_two": ratio("eann_parallel", "one after the other on two threads"),
-    "eann_parallel_ray": ratio("eann_parallel_ray", "one after the other on one thread"),
-    "eann_parallel_ray_two": ratio("eann_parallel_ray", "one after the other on two threads"),
-    "import_time": ratio("import_time"),
-    "deadlines_full": value("deadlines", r"(\S+) ms to the last exit", "{0:.1f}"),
-    "deadlines_stage": value("deadlines", r"(\S+) ms the longest stage", "{0:.2f}"),
-    "deadlines_wrong": value("deadlines", r"(\d+) wrong"),
-    "deadlines_p50": value("deadlines", r"p50 (\S+) ms", "{0:.2f}"),
-    "deadlines_p99": value("deadlines", r"p99 (\S+) ms", "{0:.2f}"),
-    "deadlines_pace": value("deadlines", r"deepest_at_its_pace ratio=(\S+)", "{0:.0%}"),
-    "deadlines_medians": value("deadlines", r"deepest_by_profile ratio=(\S+)", "{0:.0%}"),
-    "stop_wrong": value("start_stop", r"wrong: (\d+)"),
-    "stop_threads": value("start_stop", r"threads: ([+-]\d+)"),
-    "stop_memory": value("start_stop", r"memory: (\S+) MB", "{0:.0f}"),
-    "stop": value("start_stop", r"stop: median (\S+) ms, p99 (\S+) ms", "{0:.1f} ms (median) and {1:.1f} ms (99 %)"),
-    "stop_stage": value(
-        "start_stop", r"load: median (\S+) ms, p99 (\S+) ms", "{0:.1f} ms (median) and {1:.1f} ms (99 %)"
+    "performance": performance,
+    "exit_tax_percent": lambda: f"{100 * results('exit_tax')['verdicts']['exit_tax']['ratio'] - 100:.0f}",
+    "eann_parallel": ratio("eann_parallel", "two workers of one thread / one after the other on one thread"),
+    "eann_parallel_two": ratio("eann_parallel", "two workers of one thread / one after the other on two threads"),
+    "eann_parallel_ray": ratio("eann_parallel_ray", "two workers of one thread / one after the other on one thread"),
+    "eann_parallel_ray_two": ratio(
+        "eann_parallel_ray", "two workers of one thread / one after the other on two threads"
     ),
-    "budgets_half": lambda: left_early(50),
-    "budgets_more": lambda: left_early(75),
-    "budgets_alike": value("budgets", r"at  50% of the cost: .*, (\S+)% error", "{0:.1f}"),
-    "budgets_last": value("budgets", r"at 100% of the cost: .*, (\S+)% error", "{0:.1f}"),
+    "deadlines_full": fact("deadlines", "full_ms", "{:.1f}"),
+    "deadlines_stage": fact("deadlines", "longest_stage_ms", "{:.2f}"),
+    "deadlines_wrong": fact("deadlines", "wrong"),
+    "deadlines_p50": fact("deadlines", "overrun_p50_ms", "{:.2f}"),
+    "deadlines_p99": fact("deadlines", "overrun_p99_ms", "{:.2f}"),
+    "deadlines_largest": fact("deadlines", "overrun_largest_ms", "{:.1f}"),
+    "deadlines_pace": lambda: f"{results('deadlines')['verdicts']['deadlines_deepest_at_its_pace']['ratio']:.0%}",
+    "deadlines_medians": lambda: f"{results('deadlines')['verdicts']['deadlines_deepest_by_profile']['ratio']:.0%}",
+    "stop_wrong": fact("start_stop", "wrong"),
+    "stop_threads": fact("start_stop", "threads"),
+    "stop_memory": fact("start_stop", "memory_mb", "{:.0f}"),
+    "stop_p50": fact("start_stop", "stop_p50_ms", "{:.1f}"),
+    "stop_p99": fact("start_stop", "stop_p99_ms", "{:.1f}"),
+    "stop_stage_p50": fact("start_stop", "stage_p50_ms", "{:.1f}"),
+    "stop_stage_p99": fact("start_stop", "stage_p99_ms", "{:.1f}"),
+    "budgets_half": left_early(0.5),
+    "budgets_more": left_early(0.75),
+    "budgets_alike": lambda: percent(results("budgets")["fractions"]["0.5"]["error"]),
+    "budgets_last": lambda: percent(results("budgets")["fractions"]["1.0"]["error"]),
     "convert": convert,
     "convert_resnet_costs": shares("convert_resnet_adaloss"),
     "convert_vit_costs": shares("convert_vit_adaloss"),
     "convert_vit_even_costs": shares("convert_vit_even_adaloss"),
-    "text_counts": value(
-        "convert_text",
-        r"(\d+) sentences to train on, \d+ for thresholds, (\d+)",
-        "{0:,.0f} sentences to train on, {1:,.0f}",
+    "text_counts": lambda: "{train:,} sentences to train on, {test:,}".format(**results("convert_text")),
+    "text_first": lambda: percent(results("convert_text")["errors"][0]),
+    "text_last": lambda: percent(results("convert_text")["errors"][-1]),
+    "text_left": lambda: percent(results("convert_text")["early_exit"]["shares"][0], 0),
+    "text_half": lambda: "{} % error at {} % of the cost".format(
+        percent(results("convert_text")["early_exit"]["error"]),
+        percent(results("convert_text")["early_exit"]["fraction"], 0),
     ),
-    "text_first": value("convert_text", r"layer\.0 .*  (\S+)% error", "{0:.1f}"),
-    "text_last": value("convert_text", r"own .*  (\S+)% error", "{0:.1f}"),
-    "text_left": value("convert_text", r"\['(\d+)%'"),
-    "text_half": value("convert_text", r"early: (\S+)% error at (\S+)% of", "{0:.1f} % error at {1:.0f} % of the cost"),
 }
 
 
@@ -212,6 +222,22 @@ def fill(text: str, keep: bool = False) -> str:
     return re.sub(r"<!--(\w+)-->.*?<!---->", figure, text, flags=re.S)
 
 
+def digest(code: Sequence[str]) -> str:
+    """Of all Python files below these paths."""
+    files = sorted(
+        file for path in code for file in ([ROOT / path] if path.endswith(".py") else (ROOT / path).rglob("*.py"))
+    )
+    contents = hashlib.sha256()
+    for file in files:
+        contents.update(file.relative_to(ROOT).as_posix().encode() + file.read_bytes())
+    return contents.hexdigest()[:16]
+
+
+def stale() -> list[str]:
+    """Records of code that has changed since."""
+    return [name for name, (_, code) in MEASUREMENTS.items() if read(name)["code"] != digest(code)]
+
+
 def machine() -> str:
     """What it was measured on."""
     import torch
@@ -224,35 +250,41 @@ def machine() -> str:
 
 def measure(name: str, data: str) -> None:
     """Run a command and keep what it prints."""
-    command = shlex.split(COMMANDS[name].format(data=data))
-    command[0] = {"python": sys.executable, "anytime": str(Path(sys.executable).with_name("anytime"))}[command[0]]
-    said = COMMANDS[name].format(data="cifar10")
-    head = f"$ {said}\n# {machine()}\n"
-    print(head, end="", flush=True)
-    process = subprocess.Popen(
-        command, cwd=DOCS.parent, stdout=subprocess.PIPE, text=True, env={**os.environ, "COLUMNS": "100"}
-    )
-    assert process.stdout is not None
-    lines = [head]
-    for line in process.stdout:
-        print(line, end="", flush=True)
-        lines.append(line)
-    if process.wait():
+    command, code = MEASUREMENTS[name]
+    words = shlex.split(command.format(data=data))
+    words[0] = {"python": sys.executable, "anytime": str(Path(sys.executable).with_name("anytime"))}[words[0]]
+    print(f"$ {command.format(data=data)}", flush=True)
+    done = subprocess.run([*words, "--json"], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    if done.returncode:
         sys.exit(f"{name} failed: its record stays as it was")
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True)
+    record = {
+        "command": command.format(data="cifar10"),
+        "date": time.strftime("%Y-%m-%d"),
+        "commit": commit.stdout.strip(),
+        "machine": machine(),
+        "code": digest(code),
+        "results": json.loads(done.stdout),
+    }
     RECORDS.mkdir(exist_ok=True)
-    (RECORDS / f"{name}.txt").write_text("".join(lines), encoding="utf-8")
+    (RECORDS / f"{name}.json").write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def main() -> None:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("measure", nargs="*", help=f"measure, then which of: {', '.join(COMMANDS)}")
-    parser.add_argument("--data", default="cifar10", help="its name on the Hub, or a folder of its parquet files")
+    parser.add_argument("action", nargs="?", choices=["fill", "measure", "stale"], default="fill")
+    parser.add_argument("names", nargs="*", help=f"with measure: {', '.join(MEASUREMENTS)}")
+    parser.add_argument(
+        "--data", default="cifar10", help="CIFAR-10: its name on the Hub, or a folder of its parquet files"
+    )
     asked = parser.parse_args()
-    names = asked.measure[1:]
-    if asked.measure and (asked.measure[0] != "measure" or not names or not set(names) <= set(COMMANDS)):
-        parser.error(f"measure which? {', '.join(COMMANDS)}")
-    for name in names:
+    if asked.action == "stale":
+        print("\n".join(stale()) or "none")
+        return
+    if (asked.action == "measure") != bool(asked.names) or not set(asked.names) <= set(MEASUREMENTS):
+        parser.error(f"measure which? {', '.join(MEASUREMENTS)}")
+    for name in asked.names:
         measure(name, asked.data)
     for page in PAGES:
         text = page.read_text(encoding="utf-8")

@@ -8,6 +8,7 @@ The run folder gets the model, the log, evaluation.json and the curve; a killed 
 """
 
 import argparse
+import json
 import statistics
 import sys
 from pathlib import Path
@@ -42,6 +43,7 @@ def main() -> None:
     parser.add_argument("--exits", default="4", help="how many, evenly over the cost; or after which modules: a,b,c")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=Path, help="the run folder; otherwise one in runs/")
+    parser.add_argument("--json", action="store_true", help="print JSON and nothing else")
     asked = parser.parse_args()
     keep_freed_memory()
     torch.manual_seed(asked.seed)
@@ -50,7 +52,6 @@ def main() -> None:
         data = data.subset(asked.subset, asked.seed)
     exits = int(asked.exits) if asked.exits.isdigit() else asked.exits.split(",")
     net = anytime.convert(build(asked.model), torch.zeros(1, *data.shape), exits=exits)
-    print(f"{asked.model}: exits after {', '.join(net.places)}")
     result = anytime.fit(
         net,
         data,
@@ -62,18 +63,22 @@ def main() -> None:
         seed=asked.seed,
         output=asked.output or Path("runs") / f"convert-{asked.model}-{asked.scheme}-seed{asked.seed}",
         resume=True,
+        show=not asked.json,
     )
     assert result.curve is not None
     assert result.folder is not None
     plot_curves({asked.scheme: result.curve}, result.folder / "curve.png", f"{asked.model}, converted, on {data.name}")
     wrong = collect(net.eval(), data.batches(data.test)).wrong.double()
+    fewer = wrong[:-1] - wrong[1:]  # on the same images
+    deviations = (fewer.mean(1) / fewer.std(1) * fewer.shape[1] ** 0.5).tolist()
+    seconds = statistics.median(epoch["seconds"] for epoch in result.history) * len(result.history)
+    if asked.json:
+        facts = {"places": net.places, "fractions": result.curve.costs.fractions, "errors": wrong.mean(1).tolist()}
+        print(json.dumps({**facts, "deviations": [None, *deviations], "minutes": round(seconds / 60)}))
+        return
     for exit, (place, share) in enumerate(zip(net.places, result.curve.costs.fractions, strict=True)):
         line = f"{place:28} {share:6.1%} of the cost  {wrong[exit].mean():.2%} error"
-        if exit:
-            fewer = wrong[exit - 1] - wrong[exit]  # on the same images
-            line += f", {fewer.mean() / fewer.std() * len(fewer) ** 0.5:.1f} standard deviations below the exit before"
-        print(line)
-    seconds = statistics.median(epoch["seconds"] for epoch in result.history) * len(result.history)
+        print(line + (f", {deviations[exit - 1]:.1f} standard deviations below the exit before" if exit else ""))
     print(f"trained in {seconds / 60:.0f} minutes, pauses not counted")
 
 

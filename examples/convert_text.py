@@ -10,6 +10,7 @@ The text is what installed packages ship: docstrings of torch, numpy, matplotlib
 import argparse
 import ast
 import importlib.util
+import json
 import random
 import re
 import sys
@@ -68,7 +69,9 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--sentences", type=int, default=4000, help="of each library")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", action="store_true", help="print JSON and nothing else")
     asked = parser.parse_args()
+    said = sys.stderr if asked.json else sys.stdout
     torch.manual_seed(asked.seed)
     distilbert = require("transformers.models.distilbert.modeling_distilbert", "examples")
 
@@ -80,7 +83,7 @@ def main() -> None:
     texts, labels = encode([words for words, _ in rows], vocabulary), torch.tensor([label for _, label in rows])
     everything = torch.arange(len(rows))
     test, validation, train = everything[:held_out], everything[held_out : 2 * held_out], everything[2 * held_out :]
-    print(f"{len(train)} sentences to train on, {len(validation)} for thresholds, {len(test)} to test")
+    print(f"{len(train)} sentences to train on, {len(validation)} for thresholds, {len(test)} to test", file=said)
 
     config = distilbert.DistilBertConfig(
         vocab_size=WORDS, dim=96, n_layers=6, n_heads=4, hidden_dim=192, num_labels=4, max_position_embeddings=LENGTH
@@ -96,19 +99,29 @@ def main() -> None:
             optimizer.zero_grad()
             balance(losses).backward()
             optimizer.step()
-        print(f"epoch {epoch + 1}: training losses {[round(loss, 2) for loss in losses.tolist()]}", flush=True)
+        print(
+            f"epoch {epoch + 1}: training losses {[round(loss, 2) for loss in losses.tolist()]}", file=said, flush=True
+        )
 
     net.eval()
     outputs = collect(net, batches(texts, labels, test, 500))
     cost = anytime.costs(net, {name: tensor[:1] for name, tensor in texts.items()})
-    for place, wrong, share in zip(net.places, outputs.wrong, cost.fractions, strict=True):
-        print(f"{place:36} {share:6.1%} of the cost  {wrong.double().mean():.2%} error")
+    errors = outputs.wrong.double().mean(1).tolist()
     policy = anytime.calibrate(net, batches(texts, labels, validation, 500), budget=0.5, unit="fraction")
     answers = [policy.predict(net, x) for x, _ in batches(texts, labels, test, 256)]
     exits = torch.cat([answer.exits for answer in answers])
-    wrong = (torch.cat([answer.logits for answer in answers]).argmax(-1) != labels[test]).double().mean()
-    print(f"easy sentences leave early: {wrong:.2%} error at {policy.cost(exits) / policy.costs[-1]:.1%} of the cost")
-    print("left at exit 1, 2, …:", [f"{share:.0%}" for share in (exits.bincount(minlength=6) / len(exits)).tolist()])
+    wrong = (torch.cat([answer.logits for answer in answers]).argmax(-1) != labels[test]).double().mean().item()
+    shares = (exits.bincount(minlength=6) / len(exits)).tolist()
+    early = {"error": wrong, "fraction": policy.cost(exits) / policy.costs[-1], "shares": shares}
+    if asked.json:
+        sizes = {"train": len(train), "validation": len(validation), "test": len(test)}
+        facts = {"places": net.places, "fractions": cost.fractions, "errors": errors, "early_exit": early}
+        print(json.dumps({**sizes, **facts}))
+        return
+    for place, error, share in zip(net.places, errors, cost.fractions, strict=True):
+        print(f"{place:36} {share:6.1%} of the cost  {error:.2%} error")
+    print(f"easy sentences leave early: {early['error']:.2%} error at {early['fraction']:.1%} of the cost")
+    print("left at exit 1, 2, …:", [f"{share:.0%}" for share in shares])
 
 
 if __name__ == "__main__":

@@ -1,0 +1,82 @@
+"""The commands whose figures stand in the documents, and the code that each of them measures."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+SRC = "src/anytime"
+
+
+class Measurement(NamedTuple):
+    """A command that prints JSON, and the code whose speed or errors it measures."""
+
+    command: str
+    code: Sequence[str]
+
+
+NETWORK = [f"{SRC}/network.py", f"{SRC}/models"]
+INFERENCE = [*NETWORK, f"{SRC}/inference"]
+TRAINING = [*NETWORK, f"{SRC}/training", f"{SRC}/weights", f"{SRC}/data"]
+TEAM = [*INFERENCE, f"{SRC}/ensemble"]
+CONVERTED = [*TRAINING, f"{SRC}/conversion"]
+CIFAR = "--data {data} --subset 15000"
+MODELS = {
+    "resnet": "resnet {scheme} " + CIFAR + " --epochs 12",
+    "vit": "vit {scheme} " + CIFAR + " --epochs 20 --exits vit.layers.0,vit.layers.1,vit.layers.2",
+    "vit_even": "vit {scheme} " + CIFAR + " --epochs 20",
+}
+
+
+def benchmark(name: str, code: Sequence[str], options: str = "") -> Measurement:
+    """A script in ``benchmarks/``."""
+    script = f"benchmarks/{name}.py"
+    return Measurement(f"python {script} {options}".strip(), [*code, script])
+
+
+MEASUREMENTS = {
+    "exit_tax": benchmark("exit_tax", TRAINING),
+    "exit_tax_wide": benchmark("exit_tax", TRAINING, "resann-7-32 1.08 11"),
+    "pipeline": benchmark("pipeline", [f"{SRC}/data"]),
+    "epoch_overhead": benchmark("epoch_overhead", TRAINING),
+    "data_parallel": benchmark("data_parallel", [*TRAINING, f"{SRC}/distributed.py"]),
+    "memory": benchmark("memory", TRAINING),
+    "steps": benchmark("steps", INFERENCE),
+    "import_time": benchmark("import_time", [f"{SRC}/__init__.py"]),
+    "deadlines": benchmark("deadlines", INFERENCE),
+    "start_stop": benchmark("start_stop", INFERENCE),
+    "early_exit": benchmark("early_exit", INFERENCE, "runs/cifar10-resann-5-16"),  # docs/early-exit.md trains it
+    "eann_parallel": benchmark("eann_parallel", TEAM, "30"),
+    "eann_parallel_ray": benchmark("eann_parallel", TEAM, "30 --ray"),
+    "demo": Measurement("anytime demo", TRAINING),
+    "budgets": Measurement("anytime evaluate runs/cifar10-resann-5-16 --budgets", INFERENCE),
+    **{
+        f"convert_{name}_{scheme}": Measurement(
+            f"python examples/convert_cifar.py {options.replace('{scheme}', scheme)} --output runs/convert_{name}_{scheme}",
+            CONVERTED,
+        )
+        for name, options in MODELS.items()
+        for scheme in ("adaloss", "const")
+    },
+    "convert_text": Measurement("python examples/convert_text.py --epochs 3", CONVERTED),
+}
+"""By the record's name. ``{data}`` is CIFAR-10; runs in ``runs/`` that are finished are not trained again."""
+
+ROWS = [
+    ("exit_tax", "time of a step, all exits / last exit", "exit_tax", "training step of resann-9-16, batch 128: all 27 exits / last exit alone"),
+    ("exit_tax_wide", "time of a step, all exits / last exit", "exit_tax", "the same of resann-7-32, 21 exits"),
+    ("pipeline", "images/s, ours / DataLoader", "pipeline", "images/s delivered, cached and augmented: ours / Pillow in a DataLoader with two workers"),
+    ("pipeline", "images/s, ours / batch transforms", "pipeline", "ours / the same transforms on whole batches of tensors"),
+    ("pipeline", "images/s, ours / consumed by training resann-7-16", "pipeline_consumed", "ours / consumed by training resann-7-16"),
+    ("epoch_overhead", "time of an epoch, ours / bare loop", "epoch_overhead", "an epoch with data, metrics, validation, log, checkpoint / a bare loop on ready tensors"),
+    ("data_parallel", "images/s, two processes / one", "data_parallel", "images/s: two processes of one thread / one process of two threads"),
+    ("memory", "peak memory, all exits / last exit", "memory", "peak memory of a training step: all exits / last exit alone"),
+    ("steps", "batch 1: steps / bare loop over all exits", "steps_batch_1", "resann-9-16, batch 1: `steps` through all exits / a bare loop over them"),
+    ("steps", "batch 32: steps / bare loop over all exits", "steps_batch_32", "the same, batch 32"),
+    ("steps", "batch 1: predict / network without exits", "predict_batch_1", "batch 1: `predict` to the last exit / the network without exits"),
+    ("steps", "batch 32: predict / network without exits", "predict_batch_32", "the same, batch 32"),
+    ("early_exit", "time: early exits / whole network, last head", "early_exit_time", "CIFAR-10, resann-5-16, batch 256, half of the MACs on average: samples leaving early / all to the last exit"),
+    ("eann_parallel", "two workers of one thread / one after the other on one thread", "eann_parallel", "an EANN whose networks cost 1 : 2 : 4, to the last answer: two workers of one thread / one after the other on one thread"),
+    ("eann_parallel", "two workers of one thread / one after the other on two threads", None, "the same / one after the other on two threads"),
+    ("eann_parallel_ray", "two workers of one thread / one after the other on one thread", "eann_parallel_ray", "two Ray actors / one after the other on one thread"),
+    ("import_time", "import anytime / import torch", "import_time", "`import anytime` / `import torch`"),
+]  # fmt: skip
+"""Of the table of PERFORMANCE.md: record, figure, verdict, what is compared."""
