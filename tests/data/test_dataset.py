@@ -1,4 +1,5 @@
 import pytest
+import shared_data
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -40,7 +41,11 @@ def test_a_balanced_part_is_in_order_and_the_same_again(labels, data):
     ("make", "says"),
     [
         (lambda: anytime.load_data("digit"), "unknown data 'digit'"),
-        (lambda: anytime.load_data("digits").subset(2000), "1 to 1097"),
+        (lambda: anytime.load_data("digits").subset(2000), "n=2000 must be an integer from 1 to 1097"),
+        (lambda: anytime.load_data("digits").subset(0), "n=0 must be an integer >= 1"),
+        (lambda: next(anytime.load_data("digits").batches(images([0]), batch_size=0)), "batch_size=0 must be"),
+        (lambda: next(anytime.Data(images([0, 1])).batches(None)), "no such split; it has: train"),
+        (lambda: anytime.Data(images([0, 1])[torch.arange(0)]), "no images in the split 'train'"),
         (lambda: anytime.Images(torch.zeros(2, 4, 4), torch.zeros(2)), "uint8"),
         (lambda: anytime.Data(images([0, 1, 5]), classes=["a", "b"]), "labels from 0 to 5"),
     ],
@@ -48,6 +53,17 @@ def test_a_balanced_part_is_in_order_and_the_same_again(labels, data):
 def test_wrong_data_is_told_what_is_right(make, says):
     with pytest.raises(ValueError, match=says):
         make()
+
+
+def test_what_is_printed_is_one_line(tmp_path):
+    data = anytime.load_data("digits")
+    assert repr(data) == "Data('digits': 1,097 train, 200 validation, 500 test images of 1×8×8, 10 classes)"
+    assert repr(data.train) == "Images(1,097 of 1×8×8, cpu)"
+    shared_data.write_class_folders(tmp_path)
+    photos = anytime.load_data(tmp_path)
+    assert "27 train" in str(photos)
+    assert "\n" not in str(photos)
+    assert str(photos.train) == "Stream(27 of 3×224×224, decoded while training)"
 
 
 @given(st.integers(1, 6), st.integers(1, 3), st.integers(1, 4), st.data())

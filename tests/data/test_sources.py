@@ -1,26 +1,23 @@
-"""Data as it lies on disk: found, read, decoded once, streamed, and refused with the place that is wrong."""
+"""Stored data are found and read, or refused with the place that is wrong."""
 
+import io
 import os
-import subprocess
-import sys
-import textwrap
+import shutil
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import shared_data as images
 import torch
+from PIL import Image
 
 import anytime
-from anytime.data import cache
-from anytime.data.images import Take
 from anytime.data.sources import read_folder, read_hub
-from anytime.data.stream import Stream
 from anytime.training.recipe import recipe_for
-
-
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("ANYTIME_CACHE", str(tmp_path / "cache"))
 
 
 def caches(tmp_path):
@@ -65,7 +62,7 @@ def test_shards_and_folders_of_splits(tmp_path):
     images.write_parquet(tmp_path / "data/validation-00000-of-00001.parquet", pixels[:4], [0] * 4)
     splits = read_folder(tmp_path)
     assert len(splits["train"]) == 20
-    assert len(splits["test"]) == 4
+    assert len(splits["validation"]) == 4
 
 
 def test_extra_images_join_the_training_ones(tmp_path):
@@ -93,12 +90,23 @@ def test_a_class_that_is_not_tested_shifts_no_label(tmp_path):
     assert data.test.labels.unique().tolist() == [1, 2]
 
 
-@pytest.mark.slow
-def test_five_thousand_are_held_out_of_many():
-    data = anytime.load_data(str(images.real("cifar10-30k")), show=False)
-    assert (len(data.train), len(data.validation), len(data.test)) == (25_000, 5_000, 10_000)
+def test_the_last_five_thousand_of_cifar_are_held_out():
+    data = anytime.load_data(images.real("cifar10-30k"), size=65)  # streamed, so nothing is decoded
+    assert torch.equal(data.train.which, torch.arange(25_000))
+    assert torch.equal(data.validation.which, torch.arange(25_000, 30_000))
     assert len(data.classes) == 10
     assert data.test.labels.bincount().tolist() == [1000] * 10
+
+
+@pytest.mark.slow
+def test_the_held_out_pixels_of_cifar_are_those_of_the_last_rows():
+    data = anytime.load_data(images.real("cifar10-30k"), show=False)
+    assert (len(data.train), len(data.validation), len(data.test)) == (25_000, 5_000, 10_000)
+    rows = pq.read_table(images.real("cifar10-30k") / "train.parquet").slice(25_000)
+    assert data.validation.labels.tolist() == rows["label"].to_pylist()
+    for i in range(0, 5000, 50):
+        pixels = np.asarray(Image.open(io.BytesIO(rows["img"][i]["bytes"].as_py())))
+        assert np.array_equal(data.validation.pixels[i].movedim(0, -1).numpy(), pixels)
 
 
 def test_hundred_classes_and_house_numbers():
@@ -117,15 +125,18 @@ WRONG = {
     "truncated": ("truncated", "truncated.*train.parquet|train.parquet.*truncated"),
     "not parquet": ("not_parquet", "no parquet file"),
     "broken image": ("broken", "train.parquet, row 5"),
-    "label out of range": ("label", "train.parquet, row 7: label 9, but the classes are 0 to 2"),
+    "label out of range": (
+        "label",
+        "train.parquet, row 7: label 9 is out of range; there are 3 classes, numbered from 0 to 2",
+    ),
     "no columns": ("columns", "none is known to hold images"),
     "two sizes": ("sizes", "row 3 has 9×9 pixels, the first one 8×8"),
     "broken file": ("photo", "val/b/.*jpeg"),
     "folder without images": ("nothing", "has no images"),
     "no rows": ("rows", "has no rows"),
-    "labels are words": ("words", "labels are whole numbers"),
+    "labels are words": ("words", "labels must be integers >= 0"),
     "shards do not fit": ("shards", "do not fit together"),
-    "a class that was never trained": ("untrained", "class 'd' is not among the training images' classes"),
+    "a class that was never trained": ("untrained", "class 'd' is not a class of the training images"),
 }
 
 
@@ -152,8 +163,6 @@ def make_wrong(name, folder):
         (folder / ("other" if name == "empty" else "train")).mkdir()
     elif name == "columns":
         images.write_parquet(folder / "train.parquet", pixels, labels, column="img")
-        import pyarrow.parquet as pq
-
         table = pq.read_table(folder / "train.parquet").rename_columns(["a", "b"]).replace_schema_metadata({})
         pq.write_table(table, folder / "train.parquet")
     elif name == "rows":
@@ -161,7 +170,6 @@ def make_wrong(name, folder):
         images.write_parquet(folder / "test.parquet", [], [])
     elif name in ("words", "shards"):
         import pyarrow as pa
-        import pyarrow.parquet as pq
 
         images.write_parquet(folder / "train-0.parquet", pixels, labels)
         table = pq.read_table(folder / "train-0.parquet")
@@ -191,90 +199,131 @@ def make_wrong(name, folder):
             path.write_text("hello")
 
 
-BUILD = """
-import sys, anytime
-data = anytime.load_data(sys.argv[1], show=False)
-print(int(data.train.pixels.long().sum()))
-"""
+@pytest.mark.parametrize("name", ["/nowhere", "./x", "../x", "x/y/z", "~/no/such/folder", "/nowhere/"])
+def test_a_folder_that_is_not_there_is_said_to_be_missing(name):
+    with pytest.raises(anytime.AnytimeError, match=f"no such folder: {os.path.abspath(os.path.expanduser(name))}"):
+        anytime.load_data(name)
 
 
-def test_two_processes_build_one_cache(tmp_path):
-    images.write_hub_folder(tmp_path / "data", n=3000)
-    command = [sys.executable, "-c", BUILD, str(tmp_path / "data")]
-    both = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
-    outputs = [process.communicate() for process in both]
-    assert all(process.returncode == 0 for process in both), outputs
-    assert outputs[0][0] == outputs[1][0]
-    assert len(caches(tmp_path)) == 2, "one file a split, no temporary ones"
-
-
-def test_a_full_disk_while_caching(tmp_path):
-    images.write_hub_folder(tmp_path / "data", n=3000)
-    program = textwrap.dedent("""
-        import resource, signal
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
-    """)
-    command = [sys.executable, "-c", program + BUILD, str(tmp_path / "data")]
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"})
-    assert done.returncode != 0
-    assert "could not write" in done.stderr
-    assert not caches(tmp_path)
-    assert len(anytime.load_data(str(tmp_path / "data"), show=False).train) == 2700
-
-
-def test_a_damaged_cache_is_built_anew(tmp_path, capsys):
+@pytest.mark.parametrize("size", [0, -1, 1.5, "32", True])
+def test_arguments_are_checked(tmp_path, size):
     images.write_hub_folder(tmp_path / "data")
-    before = anytime.load_data(str(tmp_path / "data"), show=False)
-    for path in caches(tmp_path):
-        path.write_bytes(path.read_bytes()[:100])
-    after = anytime.load_data(str(tmp_path / "data"), show=False)
-    assert torch.equal(before.train.pixels, after.train.pixels)
-    assert "is damaged and is built anew" in capsys.readouterr().err
+    with pytest.raises(anytime.AnytimeError, match=r"^size=.* must be an integer >= 1$"):
+        anytime.load_data(tmp_path / "data", size=size)
+    with pytest.raises(anytime.AnytimeError, match=r"name=3 must be a string"):
+        anytime.load_data(3)
+    with pytest.raises(anytime.AnytimeError, match=r"use load_data\('digits'\)"):
+        anytime.load_data("digits", size=16)
 
 
-def test_the_cache_follows_the_contents(tmp_path):
-    images.write_hub_folder(tmp_path / "data")
-    anytime.load_data(str(tmp_path / "data"), show=False)
-    images.write_parquet(tmp_path / "data/train.parquet", images.some_pixels(40, seed=5), [0, 1] * 20)
-    data = anytime.load_data(str(tmp_path / "data"), show=False)
-    assert np.array_equal(data.train.pixels.movedim(1, -1).numpy(), images.some_pixels(40, seed=5)[:36])
-    assert len(caches(tmp_path)) == 3
-    assert cache.folder() == tmp_path / "cache"
+@pytest.mark.parametrize("what", ["file", "pipe", "/dev/zero"])
+def test_the_folder_must_be_one(tmp_path, what):
+    path = tmp_path / "data"
+    if what == "file":
+        path.write_text("no folder")
+    elif what == "pipe":
+        os.mkfifo(path)
+    with pytest.raises(anytime.AnytimeError, match="is not a folder"):
+        anytime.load_data(what if what.startswith("/") else path)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_stream_is_the_same_again_and_in_parts(tmp_path, workers):
-    images.write_class_folders(tmp_path)
-    encoded = read_folder(tmp_path)["train"]
-    stream = Stream(encoded, torch.arange(30), size=32, workers=workers)
-    augmentation = anytime.Recipe().augmentation
-    indices = torch.tensor([3, 7, 7, 29, 0, 11])
-    (whole,) = stream.batches([Take(indices, seed=4, first=0, total=6)], augmentation)
-    assert whole.pixels.shape == (6, 3, 32, 32)
-    assert whole.labels.tolist() == encoded.labels[indices].tolist()
-    assert not torch.equal(whole.pixels[1], whole.pixels[2]), "each place is cut out in its own way"
-    (part,) = stream.batches([Take(indices[2:5], seed=4, first=2, total=6)], augmentation)
-    assert torch.equal(part.pixels, whole.pixels[2:5])
-    (plain,) = stream.batches([Take(indices)])
-    assert torch.equal(plain.pixels[1], plain.pixels[2]), "evaluation takes the middle"
+@pytest.mark.parametrize("what", ["pipe", "/dev/zero", "large"])
+@pytest.mark.parametrize("place", ["train.parquet", "train/a/0.png", "by path"])
+def test_only_regular_files_of_reasonable_size_are_read(tmp_path, what, place):
+    if place == "by path":
+        write_paths(tmp_path / "train.parquet", ["0.png"])
+        path = tmp_path / "0.png"
+    else:
+        path = tmp_path / place
+        path.parent.mkdir(parents=True, exist_ok=True)
+    if what == "pipe":
+        os.mkfifo(path)
+    elif what == "large":
+        with path.open("wb") as file:
+            file.truncate(2**40)  # takes no room on disk
+    else:
+        path.symlink_to(what)
+    with pytest.raises(anytime.AnytimeError, match=r"not a regular file|more than|no parquet file|leads outside"):
+        read_folder(tmp_path)["train"].image(0)
 
 
-def test_the_middle_is_seven_eighths_of_the_shorter_side(tmp_path):
-    ramp = np.tile(np.arange(0, 240, 2, dtype=np.uint8)[None, :, None], (80, 1, 3))  # 120 wide, 80 high
-    (tmp_path / "train/a").mkdir(parents=True)
-    (tmp_path / "train/a/0.png").write_bytes(images.encoded(ramp))
-    stream = Stream(read_folder(tmp_path)["train"], torch.arange(1), size=70, workers=0)
-    (batch,) = stream.batches([Take(torch.tensor([0]))])
-    assert np.array_equal(batch.pixels[0, 0].numpy(), ramp[5:75, 25:95, 0])
+def write_paths(file, paths):
+    kind = pa.struct({"bytes": pa.binary(), "path": pa.string()})
+    rows = [{"bytes": None, "path": str(path)} for path in paths]
+    pq.write_table(
+        pa.table({"image": pa.array(rows, kind), "label": pa.array([i % 2 for i in range(len(paths))])}), file
+    )
 
 
-def test_photos_train(tmp_path):
-    images.write_class_folders(tmp_path / "photos")
-    data = anytime.load_data(str(tmp_path / "photos"), size=32)
-    net = anytime.create_model("resann26", num_classes=3)
-    result = anytime.fit(net, data, recipe=anytime.Recipe(epochs=1, batch_size=9, pad=0), show=False)
-    assert len(result.curve.errors) == 4
+def test_images_by_path(tmp_path):
+    pixels = images.some_pixels(30)
+    (tmp_path / "data/files").mkdir(parents=True)
+    paths = [tmp_path / f"data/files/{i}.png" for i in range(30)]
+    for path, image in zip(paths, pixels, strict=True):
+        path.write_bytes(images.encoded(image))
+    write_paths(tmp_path / "data/train.parquet", [path.relative_to(tmp_path / "data") for path in paths[:20]])
+    write_paths(tmp_path / "data/test.parquet", paths[20:])  # paths may also be absolute
+    data = anytime.load_data(tmp_path / "data", show=False)
+    assert np.array_equal(data.train.pixels.movedim(1, -1).numpy(), pixels[:18])
+    assert np.array_equal(data.test.pixels.movedim(1, -1).numpy(), pixels[20:])
+
+
+@pytest.mark.parametrize("path", ["../secret.png", "/{outside}/secret.png", "link/secret.png"])
+def test_paths_stay_inside_the_data_set(tmp_path, path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "secret.png").write_bytes(images.encoded(images.some_pixels(1)[0]))
+    (tmp_path / "data/link").symlink_to(tmp_path)
+    write_paths(tmp_path / "data/train.parquet", [path.replace("/{outside}", str(tmp_path))])
+    with pytest.raises(anytime.AnytimeError, match=r"train.parquet, row 0: the path .* leads outside"):
+        read_folder(tmp_path / "data")["train"].image(0)
+
+
+@pytest.mark.parametrize("label", [10**12, 2**63 - 1, -(2**63)])
+def test_one_huge_label_is_refused(tmp_path, label):
+    images.write_parquet(tmp_path / "train.parquet", images.some_pixels(3), [0, label, 1], names=())
+    with pytest.raises(anytime.AnytimeError, match=f"label {label} is out of range"):
+        read_folder(tmp_path)
+    labels = torch.tensor([0, label, 1])
+    with pytest.raises(anytime.AnytimeError, match="label"):
+        anytime.Data(anytime.Images(torch.zeros(3, 1, 2, 2, dtype=torch.uint8), labels))
+
+
+@contextmanager
+def unreadable(path):
+    """A path that may not be read, also if the tests run as root."""
+    mode = path.stat().st_mode
+    root = os.geteuid() == 0
+    path.chmod(0)
+    if root:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        if root:
+            os.seteuid(0)
+        path.chmod(mode)
+
+
+@pytest.fixture
+def open_folder():
+    """A temporary folder that other users may read, unlike pytest's own."""
+    path = Path(tempfile.mkdtemp())
+    path.chmod(0o755)
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.mark.parametrize("what", [".", "train", "train/b", "train/b/001.jpeg", "parquet/train.parquet"])
+def test_what_may_not_be_read_is_named(open_folder, what):
+    images.write_class_folders(open_folder)
+    images.write_parquet(open_folder / "parquet/train.parquet", images.some_pixels(3), [0, 1, 2])
+    folder = open_folder / "parquet" if what.startswith("parquet") else open_folder
+    if folder == open_folder:
+        shutil.rmtree(folder / "parquet")
+    path = open_folder / what
+    read_folder(folder)["train"].image(0)  # imports everything
+    with unreadable(path), pytest.raises(anytime.AnytimeError, match=f"{path}.*Permission denied"):
+        read_folder(folder)["train"].key()
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
-"""Augmentation of a whole batch of bytes at once, N × H × W × C, on whatever device it is.
+"""Augmentation of whole batches of bytes, N × H × W × C, on any device.
 
-Each takes one random number between 0 and 1 for each image and decision, drawn by the caller on the CPU: so a seed
-gives the same pictures on every device, and a process that has only a part of a batch takes its part of the numbers.
+The functions take one random number from 0 to 1 per image and decision, drawn on the CPU for the whole batch: so a
+seed gives the same images on every device, and a process with a part of the batch uses its part of the numbers.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Augmentation:
-    """Random changes of training images.
+    """Random changes to training images.
 
     Args:
         pad: Pixels of zero padding on each side before a random crop to the original size; 0 for none.
@@ -27,7 +27,7 @@ class Augmentation:
     blur: float = 0.0
 
     def __call__(self, pixels: Tensor, seed: int, first: int, total: int) -> Tensor:
-        """Change N × C × H × W bytes: the images from ``first`` on of a batch of ``total`` with this seed."""
+        """Augment N × C × H × W bytes: the images from position ``first`` on of a batch of ``total`` with this seed."""
         pixels = pixels.movedim(1, -1)
         draws = torch.rand(4, total, generator=torch.Generator().manual_seed(seed))[:, first : first + len(pixels)]
         if self.pad:
@@ -40,15 +40,15 @@ class Augmentation:
 
 
 def mix(*numbers: int) -> int:
-    """A generator's seed from a run's seed, epoch and position, unlike that of any others."""
+    """Mix the seed of a run, an epoch and a position into the seed of a generator; others give another one."""
     return int.from_bytes(hashlib.blake2b(repr(numbers).encode(), digest_size=8).digest()) >> 1
 
 
 def pad_crop(pixels: Tensor, pad: int, down: Tensor, right: Tensor) -> Tensor:
-    """Pad with zeros on all sides and cut each image out again, so far down and so far to the right."""
+    """Pad with zeros on all sides and crop to the original size; ``down`` and ``right`` say where, from 0 to 1."""
     n, height, width, channels = pixels.shape
     padded = F.pad(pixels, (0, 0, pad, pad, pad, pad))
-    # A row of the cut-out is one run of bytes, and one run begins at each pixel: whole runs are copied.
+    # A row of the crop is contiguous in memory. A view that has one such run from each pixel lets rows be copied whole.
     runs = padded.flatten().unfold(0, width * channels, channels)
     steps = torch.stack([down, right]).mul_(2 * pad + 1).long()
     first = (torch.arange(n) * padded.shape[1] + steps[0]) * padded.shape[2] + steps[1]
@@ -57,7 +57,7 @@ def pad_crop(pixels: Tensor, pad: int, down: Tensor, right: Tensor) -> Tensor:
 
 
 def flip(pixels: Tensor, coin: Tensor) -> Tensor:
-    """Mirror left to right the images whose coin shows less than 1/2."""
+    """Mirror left to right the images whose number is below 1/2."""
     mirrored = coin < 0.5
     which = mirrored.nonzero().squeeze(1).to(pixels.device)
     both = torch.cat([pixels, pixels.index_select(0, which).flip(2)])
@@ -66,7 +66,7 @@ def flip(pixels: Tensor, coin: Tensor) -> Tensor:
 
 
 def blur(pixels: Tensor, strongest: float, share: Tensor) -> Tensor:
-    """Gaussian blur, each image with its share of the strongest deviation, in pixels; borders are repeated."""
+    """Gaussian blur with a standard deviation of ``share`` × ``strongest`` pixels per image; borders are repeated."""
     height, width = pixels.shape[1:3]
     radius = max(1, round(2 * strongest))
     sigma = (share * strongest).clamp(min=1e-3).to(pixels.device)

@@ -1,46 +1,52 @@
-"""Small images, decoded once: a file of bytes that every later run maps into memory."""
+"""A cache of small images: decoded once into a file that later runs map into memory."""
 
+import logging
 import os
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from anytime.data.sources import Encoded
+from anytime.data.encoded import Encoded
 from anytime.errors import AnytimeError
 from anytime.files import read_tensors, write_tensors
 from anytime.progress import counted
 
-_FORMAT = 1
+_FORMAT = 2
+"""Part of the names of the files: to be increased when images are decoded differently."""
+
+log = logging.getLogger("anytime")
 
 
 def folder() -> Path:
-    """Where caches are: ``$ANYTIME_CACHE``, or ``anytime`` in the user's cache folder."""
+    """The folder of the cache: ``$ANYTIME_CACHE``, or ``anytime`` in the user's cache folder."""
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(os.environ.get("ANYTIME_CACHE") or Path(home) / "anytime")
 
 
 def decoded(images: Encoded, title: str, show: bool = True) -> torch.Tensor:
-    """All pixels, N × C × H × W with channels last in memory, uint8; from the cache, or decoded and put there.
+    """All pixels, N × C × H × W with channels last in memory, uint8; from the cache, or decoded and added to it.
 
-    The file's name is a digest of the contents, and it is renamed into place when it is whole: two processes may
-    build it at once, and a half one is never read.
+    A file is named after a digest of the encoded images, and carries a checksum of the decoded ones. It is put into
+    place when it is complete, so two processes may build it at once. Without a usable cache, images are decoded anew.
     """
     path = folder() / f"{images.key()}-{_FORMAT}.safetensors"
-    if path.is_file():
+    if os.path.exists(path):
         try:
             return read_tensors(path)[0]["pixels"].movedim(-1, 1)
-        except (AnytimeError, KeyError) as error:
-            print(f"the cache {path} is damaged and is built anew: {error}", file=sys.stderr)
+        except (AnytimeError, LookupError) as error:
+            log.warning("decoding %s again, since the cached images cannot be used: %s", title, error)
     pixels = decode(images, title, show)
-    write_tensors(path, {"pixels": pixels}, {"title": title})
+    try:
+        write_tensors(path, {"pixels": pixels}, {"title": title})
+    except AnytimeError as error:
+        log.warning("the decoded images of %s are not cached: %s", title, error)
     return pixels.movedim(-1, 1)
 
 
 def decode(images: Encoded, title: str, show: bool) -> torch.Tensor:
-    """Decode all, N × H × W × C, on every core."""
+    """Decode all images, N × H × W × C, on all cores."""
     first = np.asarray(images.image(0))
     pixels = np.empty((len(images), *first.shape), dtype=np.uint8)
 
@@ -49,11 +55,11 @@ def decode(images: Encoded, title: str, show: bool) -> torch.Tensor:
         if image.shape != first.shape:
             raise AnytimeError(
                 f"the image in {images.where(i)} has {image.shape[1]}×{image.shape[0]} pixels, the first one "
-                f"{first.shape[1]}×{first.shape[0]}: images this small must all have one size"
+                f"{first.shape[1]}×{first.shape[0]}: images this small must all have the same size"
             )
         pixels[i] = image
 
-    with ThreadPoolExecutor(os.cpu_count()) as pool:  # Pillow decodes without holding the interpreter
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # Pillow releases the global interpreter lock while it decodes
         try:
             for _ in counted(pool.map(work, range(len(images)), chunksize=256), len(images), f"decoding {title}", show):
                 pass

@@ -1,4 +1,4 @@
-"""Labelled images: held as one tensor of bytes, given out as normalized batches."""
+"""A data set of labeled images: its splits, classes and normalization."""
 
 import hashlib
 from collections.abc import Iterator
@@ -8,23 +8,23 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from anytime.data.images import Images, Take
+from anytime.data.images import Images, Take, numbered_classes
 from anytime.data.stream import Stream
-from anytime.errors import AnytimeError
+from anytime.errors import AnytimeError, check_integer
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Data:
-    """A data set: what to train on, what to look at meanwhile, what to report.
+    """A data set of labeled images.
 
     Args:
-        train: the images to train on.
-        validation: held out from training; its errors are logged after every epoch.
-        test: what results are reported on, once, at the end.
-        classes: their names; a label is an index into them.
-        name: as it was asked for.
-        mean: of each channel over the training images, with pixels from 0 to 1; computed if not given.
-        std: likewise the standard deviation.
+        train: images to train on.
+        validation: images held out from training; their errors are logged after every epoch.
+        test: images that results are reported on, once, at the end.
+        classes: names of the classes; a label is an index into them. Default: numbers.
+        name: for messages and records.
+        mean: mean of each channel over the training images, with pixels from 0 to 1. Default: computed.
+        std: standard deviation, likewise.
     """
 
     train: Images | Stream
@@ -36,21 +36,32 @@ class Data:
     std: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        splits = [split for split in (self.train, self.validation, self.test) if split is not None]
+        for name, split in self.splits().items():
+            if len(split) == 0:
+                raise AnytimeError(f"data {self.name!r} has no images in the split {name!r}")
         if not self.classes:
-            names = [str(i) for i in range(1 + max(int(split.labels.max()) for split in splits))]
-            object.__setattr__(self, "classes", names)
-        for split in splits:
+            largest = max(int(split.labels.max()) for split in self.splits().values())
+            object.__setattr__(self, "classes", numbered_classes(largest, f"data {self.name!r}"))
+        for split in self.splits().values():
             low, high = int(split.labels.min()), int(split.labels.max())
             if low < 0 or high >= len(self.classes):
                 raise AnytimeError(
                     f"data {self.name!r} has labels from {low} to {high}, but {len(self.classes)} classes: "
-                    f"labels are 0 to {len(self.classes) - 1}"
+                    f"labels must be integers from 0 to {len(self.classes) - 1}"
                 )
         if not self.mean:
             mean, std = _statistics(self.train.pixels) if isinstance(self.train, Images) else IMAGENET
             object.__setattr__(self, "mean", mean)
             object.__setattr__(self, "std", std)
+
+    def splits(self) -> dict[str, Images | Stream]:
+        """Those of train, validation and test that there are."""
+        found = {"train": self.train, "validation": self.validation, "test": self.test}
+        return {name: split for name, split in found.items() if split is not None}
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{len(split):,} {name}" for name, split in self.splits().items())
+        return f"Data({self.name!r}: {sizes} images of {'×'.join(map(str, self.shape))}, {len(self.classes)} classes)"
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -58,15 +69,14 @@ class Data:
         return self.train.shape
 
     def to(self, device: torch.device) -> "Data":
-        """The same data, those images on the device that are held in memory."""
-        moved = {name: getattr(self, name) for name in ("train", "validation", "test")}
-        return replace(self, **{name: split and split.to(device) for name, split in moved.items()})
+        """The same data; images that are held in memory are moved to the device."""
+        return replace(self, **{name: split.to(device) for name, split in self.splits().items()})
 
     def normalize(self, pixels: Tensor) -> Tensor:
-        """Bytes to floats of mean 0 and deviation 1 in each channel: what the network sees."""
+        """Bytes to floats of mean 0 and standard deviation 1 in each channel: what the network sees."""
         n, channels, height, width = pixels.shape
         scale, shift = _row_scale(tuple(self.mean), tuple(self.std), width, pixels.device)
-        # Whole rows at once: three channels alone are too few to be fast.
+        # By whole rows: an inner dimension of three channels would be slow.
         rows = pixels.movedim(1, -1).reshape(n, height, width * channels)
         return torch.addcmul(shift, rows.float(), scale).view(n, height, width, channels).movedim(-1, 1)
 
@@ -76,30 +86,34 @@ class Data:
         """Images as the network sees them and their labels, batch by batch, in order.
 
         Example:
-            >>> data = load_data("digits")
+            >>> import anytime
+            >>> data = anytime.load_data("digits")
             >>> [tuple(x.shape) for x, labels in data.batches(data.validation, batch_size=150)]
             [(150, 1, 8, 8), (50, 1, 8, 8)]
         """
         if images is None:
-            raise AnytimeError(f"data {self.name!r} has no such images")
+            raise AnytimeError(f"data {self.name!r} has no such split; it has: {', '.join(self.splits())}")
+        check_integer("batch_size", batch_size)
         for batch in images.batches(Take(indices) for indices in torch.arange(len(images)).split(batch_size)):
             yield self.normalize(batch.pixels.to(device)), batch.labels.to(device)
 
     def digest(self) -> str:
-        """A short name for what is trained on: labels, classes, normalisation and a thousand of the images."""
+        """A digest of what is trained on: labels, classes, normalization, size and about a thousand of the images."""
         digest = hashlib.blake2b(repr((self.classes, self.mean, self.std)).encode(), digest_size=8)
         digest.update(self.train.labels.cpu().numpy().tobytes())
+        step = max(1, len(self.train) // 1000)
         if isinstance(self.train, Images):
-            some = self.train.pixels[:: max(1, len(self.train) // 1000)]
-            digest.update(some.cpu().contiguous().numpy().tobytes())
+            digest.update(self.train.pixels[::step].cpu().contiguous().numpy().tobytes())
+        else:
+            digest.update(repr(self.train.shape).encode())
+            for i in self.train.which[::step].tolist():
+                digest.update(self.train.encoded.content(i))
         return digest.hexdigest()
 
     def subset(self, n: int, seed: int = 0) -> "Data":
-        """The same data with a balanced random part of the training images, normalized as before."""
-        if not 1 <= n <= len(self.train):
-            raise AnytimeError(
-                f"a subset of {n} images: there are {len(self.train)}, so ask for 1 to {len(self.train)}"
-            )
+        """The same data with a balanced random subset of ``n`` training images, normalized as before."""
+        if check_integer("n", n) > len(self.train):
+            raise AnytimeError(f"n={n} must be an integer from 1 to {len(self.train)}, the number of training images")
         return replace(self, train=self.train[balanced(self.train.labels, n, seed)])
 
 
@@ -107,18 +121,18 @@ class Data:
 def _row_scale(
     mean: tuple[float, ...], std: tuple[float, ...], width: int, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """What a row of bytes is multiplied with, and what is added, channel after channel, pixel after pixel."""
+    """What each value of a row is multiplied by, and what is added to it; the channels of a pixel are adjacent."""
     scale = [1 / (255 * s) for s in std]
     shift = [-m / s for m, s in zip(mean, std, strict=True)]
     return torch.tensor(scale * width, device=device), torch.tensor(shift * width, device=device)
 
 
 IMAGENET = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
-"""Mean and deviation that large images are normalized by, as everywhere."""
+"""Mean and standard deviation of the channels of ImageNet, by which streamed images are normalized."""
 
 
 def _statistics(pixels: Tensor) -> tuple[list[float], list[float]]:
-    """Mean and deviation of each channel, pixels from 0 to 1, from exact counts of the 256 values."""
+    """Mean and standard deviation of each channel, pixels from 0 to 1, from exact counts of the 256 values."""
     mean, std = [], []
     for channel in pixels.unbind(1):
         counts = channel.flatten().to(torch.int64).bincount(minlength=256).double()
@@ -130,11 +144,11 @@ def _statistics(pixels: Tensor) -> tuple[list[float], list[float]]:
 
 
 def balanced(labels: Tensor, n: int, seed: int = 0) -> Tensor:
-    """Indices of a random part of ``n`` with as many of each class as can be, in the order they had."""
+    """Indices, in ascending order, of a random subset of ``n`` with equally many of each class, as far as possible."""
     shuffled = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
     by_class = shuffled[labels[shuffled].argsort(stable=True)]
     counts = labels.bincount()
-    # An image's rank within its class; taking the lowest ranks first takes from all classes alike.
+    # The rank of an image within its class; taking the lowest ranks first takes equally from all classes.
     rank = torch.cat([torch.arange(int(count)) for count in counts])
     order = torch.empty_like(rank)
     order[by_class] = rank

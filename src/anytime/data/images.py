@@ -10,10 +10,22 @@ from torch import Tensor
 from anytime.data.augmentation import Augmentation
 from anytime.errors import AnytimeError
 
+MOST_CLASSES = 2**20
+"""Where classes have no names, labels must be below this: one wrong label must not fill the memory with names."""
 
-@dataclass(frozen=True)
+
+def numbered_classes(largest: int, where: str) -> list[str]:
+    """Names of classes that have none: "0", "1", … up to the largest label."""
+    if largest >= MOST_CLASSES:
+        raise AnytimeError(
+            f"{where}: label {largest} is out of range; labels must be integers from 0 to {MOST_CLASSES - 1}"
+        )
+    return [str(i) for i in range(largest + 1)]
+
+
+@dataclass(frozen=True, repr=False)
 class Images:
-    """Labelled images of one size.
+    """Labeled images of one size.
 
     Args:
         pixels: N × C × H × W, uint8.
@@ -30,11 +42,14 @@ class Images:
             )
         if self.labels.shape != self.pixels.shape[:1] or self.labels.dtype != torch.int64:
             raise AnytimeError(
-                f"labels are {self.labels.dtype} of shape {tuple(self.labels.shape)}; expected int64, one for each of "
-                f"{len(self.pixels)} images"
+                f"labels are {self.labels.dtype} of shape {tuple(self.labels.shape)}; expected int64, one for each "
+                f"of {len(self.pixels)} images"
             )
-        # Channels last in memory: an image, and a row of one, is a single run of bytes. No copy where it is so already.
+        # Channels last in memory: each image, and each row of one, is contiguous. No copy where it is so already.
         object.__setattr__(self, "pixels", self.pixels.movedim(1, -1).contiguous().movedim(-1, 1))
+
+    def __repr__(self) -> str:
+        return f"Images({len(self):,} of {'×'.join(map(str, self.shape))}, {self.pixels.device})"
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -53,7 +68,7 @@ class Images:
         return Images(self.pixels.to(device), self.labels.to(device))
 
     def batches(self, takes: "Iterable[Take]", augmentation: Augmentation | None = None) -> "Iterator[Images]":
-        """One batch after the other, augmented if asked."""
+        """One batch after the other; with an augmentation, changed at random."""
         for take in takes:
             batch = self[take.indices.to(self.labels.device)]
             if augmentation is not None:
@@ -62,12 +77,12 @@ class Images:
 
 
 class Take(NamedTuple):
-    """Which images make a batch, or a process's part of one."""
+    """Which images make a batch, or one process's part of it."""
 
     indices: Tensor
     seed: int = 0
-    """Of the whole batch's random numbers."""
+    """Seed of the random numbers of the whole batch."""
     first: int = 0
-    """Where in the whole batch this part begins."""
+    """Position of the first of these images in the whole batch."""
     total: int = 0
-    """How many images the whole batch has."""
+    """Number of images in the whole batch."""

@@ -1,5 +1,7 @@
 """Data sets by name, from the Hugging Face Hub or from a folder."""
 
+import logging
+import os
 import re
 from importlib import resources
 from pathlib import Path
@@ -12,10 +14,10 @@ from torch import Tensor
 from anytime.data import sources
 from anytime.data.cache import decoded
 from anytime.data.dataset import Data, balanced
+from anytime.data.encoded import Encoded
 from anytime.data.images import Images
-from anytime.data.sources import Encoded
 from anytime.data.stream import Stream
-from anytime.errors import AnytimeError
+from anytime.errors import AnytimeError, check_integer
 
 SHORT_NAMES = {
     "cifar10": ("uoft-cs/cifar10", None),
@@ -23,55 +25,84 @@ SHORT_NAMES = {
     "svhn": ("ufldl-stanford/svhn", "cropped_digits"),
     "imagenet": ("ILSVRC/imagenet-1k", None),
 }
-"""Data sets on the Hugging Face Hub that have a name of their own here."""
+"""Data sets on the Hugging Face Hub (id and configuration) that have a short name here."""
 
 SMALL = 64
-"""Images up to this height and width are held decoded, larger ones streamed."""
+"""Images up to this height and width are held decoded in memory; larger ones are streamed."""
+
+log = logging.getLogger("anytime")
 
 
-def load_data(name: str, *, size: int | None = None, extra: bool = False, show: bool = True) -> Data:
+def load_data(name: str | os.PathLike[str], *, size: int | None = None, extra: bool = False, show: bool = True) -> Data:
     """A data set by name, or from a folder.
 
-    Small images (up to 64×64, all of one size) are decoded once and kept in a cache; larger ones are streamed.
-    Validation is the last 5,000 training images as in the paper, or a tenth where there are fewer than 10,000; where
-    they are sorted by class, a balanced part. It is never taken from the test images.
+    Small images (up to 64×64, all of one size) are decoded once and cached; larger ones are streamed.
+
+    A data set must have a train split, and a test or a validation split. If it has both, they are used as such. If it
+    has one of them, that is for test (as the validation images of ILSVRC are in the paper), and validation is held
+    out from the training images: the last 5,000, or a tenth where there are fewer than 10,000; a balanced part where
+    they are sorted by class.
 
     Args:
         name: ``digits`` (1,797 hand-written digits of 8×8 pixels that come with this library); ``cifar10``,
             ``cifar100``, ``svhn``, ``imagenet`` or any other id with columns of images and labels on the Hugging Face
-            Hub; or a local folder with parquet files of the Hub's form or a folder a class of images.
-        size: height and width that images are brought to. Default: small ones keep theirs, streamed ones get 224.
+            Hub; or a local folder with parquet files as the Hub has them, or with one folder of images per class.
+        size: height and width that images are resized to. Default: small ones keep theirs, streamed ones get 224.
         extra: add the ``extra`` split to the training images (SVHN has one).
         show: whether to show progress while decoding.
 
     Example:
-        >>> data = load_data("digits")
-        >>> len(data.train), len(data.validation), len(data.test), data.shape
-        (1097, 200, 500, (1, 8, 8))
+        >>> load_data("digits")
+        Data('digits': 1,097 train, 200 validation, 500 test images of 1×8×8, 10 classes)
     """
+    if not isinstance(name, str | os.PathLike):
+        raise AnytimeError(f"name={name!r} must be a string: the name of a data set, or a folder")
+    name = os.fspath(name)
+    if size is not None:
+        check_integer("size", size)
     if name == "digits":
         if size is not None or extra:
-            raise AnytimeError("digits have one size, 8×8, and no extra images: leave --size and --extra out")
+            raise AnytimeError("digits have one size, 8×8, and no extra images; use load_data('digits')")
         return _digits()
+    title, splits = _read(name)
+    return _assemble(title, _choose(name, splits, extra), size, show)
 
-    path = Path(name).expanduser()
-    if path.is_dir():
-        splits = sources.read_folder(path)
-    elif name in SHORT_NAMES:
-        splits = sources.read_hub(*SHORT_NAMES[name])
-    elif re.fullmatch(r"[\w.-]+/[\w.-]+", name):
-        splits = sources.read_hub(name)
-    else:
-        raise AnytimeError(
-            f"unknown data {name!r}; there are: digits, {', '.join(SHORT_NAMES)}, any owner/name on the Hugging Face "
-            "Hub, or a local folder"
-        )
-    wanted = ["train", "test", *(["extra"] if extra else [])]
+
+def _read(name: str) -> tuple[str, dict[str, Encoded]]:
+    """A short name for the data, and their splits."""
+    path = os.path.expanduser(name)
+    if os.path.isdir(path):
+        return os.path.basename(os.path.abspath(path)), sources.read_folder(Path(path))
+    if os.path.exists(path):
+        raise AnytimeError(f"{name} is not a folder; expected one with parquet files or folders of images")
+    if name in SHORT_NAMES:
+        return name, sources.read_hub(*SHORT_NAMES[name])
+    if re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", name):
+        return name, sources.read_hub(name)
+    if os.path.basename(path) != path:
+        raise AnytimeError(f"no such folder: {os.path.abspath(path)}")
+    raise AnytimeError(
+        f"unknown data {name!r}, and no such folder; expected digits, {', '.join(SHORT_NAMES)}, owner/name on the "
+        "Hugging Face Hub, or a local folder"
+    )
+
+
+def _choose(name: str, splits: dict[str, Encoded], extra: bool) -> dict[str, Encoded]:
+    """The splits to use: train, test, and validation and extra where there are."""
+    wanted = ("train", "validation", "test", *(["extra"] if extra else []))
+    chosen = {split: splits[split] for split in wanted if split in splits}
+    if "test" in chosen and "validation" in chosen and not chosen["test"].labeled:
+        log.warning("%s: the split 'test' has no labels; 'validation' is used for test", name)
+        del chosen["test"]
+    if "test" not in chosen and "validation" in chosen:
+        chosen["test"] = chosen.pop("validation")
     for split in wanted:
-        if split not in splits:
-            there = ", ".join(splits) or "none"
-            raise AnytimeError(f"{name} has no split {split!r}; it has: {there}")
-    return _assemble(path.name if path.is_dir() else name, {split: splits[split] for split in wanted}, size, show)
+        if split not in chosen and split != "validation":
+            raise AnytimeError(f"{name} has no split {split!r}; it has: {', '.join(splits)}")
+    for split, part in chosen.items():
+        if not part.labeled:
+            raise AnytimeError(f"{part.where(0)}: the split {split!r} has no labels (in folders: one folder per class)")
+    return chosen
 
 
 def _assemble(name: str, splits: dict[str, Encoded], size: int | None, show: bool) -> Data:
@@ -79,21 +110,26 @@ def _assemble(name: str, splits: dict[str, Encoded], size: int | None, show: boo
     for part in splits.values():
         part.number_by(classes)
     parts = {split: _open(part, f"{name}, {split}", size, show) for split, part in splits.items()}
-    everything = parts["train"]
-    held_out = 5000 if len(train) >= 10_000 else len(train) // 10
-    held = torch.arange(len(train) - held_out, len(train))
-    if bool((train.labels.diff() >= 0).all()):  # sorted by class: the last ones would be of one class
-        held = balanced(train.labels, held_out)
-    kept = torch.ones(len(train), dtype=torch.bool)
-    kept[held] = False
-    training = everything[kept.nonzero().squeeze(1)]
+    training, validation = parts["train"], parts.get("validation")
+    if validation is None:
+        held_out = _held_out(train.labels)
+        kept = torch.ones(len(train), dtype=torch.bool)
+        kept[held_out] = False
+        training, validation = training[kept.nonzero().squeeze(1)], training[held_out] if len(held_out) else None
     if "extra" in parts:
         training = _joined(training, parts["extra"])
-    return Data(training, everything[held] if held_out else None, parts["test"], classes, name)
+    return Data(training, validation, parts["test"], classes, name)
+
+
+def _held_out(labels: Tensor) -> Tensor:
+    """Indices of the training images that are for validation where a data set has none."""
+    n = 5000 if len(labels) >= 10_000 else len(labels) // 10
+    if bool((labels.diff() >= 0).all()):  # sorted by class: the last ones would be of one class
+        return balanced(labels, n)
+    return torch.arange(len(labels) - n, len(labels))
 
 
 def _open(part: Encoded, title: str, size: int | None, show: bool) -> Images | Stream:
-
     if max(part.image(0).size) > SMALL or (size or 0) > SMALL:
         return Stream(part, torch.arange(len(part)), size or 224)
     pixels = decoded(part, title, show)
@@ -101,23 +137,21 @@ def _open(part: Encoded, title: str, size: int | None, show: bool) -> Images | S
 
 
 def _resized(pixels: Tensor, size: int) -> Tensor:
-    """Small images brought to another size, each new pixel the average of those it covers."""
-    if size < 1:
-        raise AnytimeError(f"--size {size}: it is a whole number from 1")
+    """Small images in another size; each new pixel is the average of those it covers."""
     parts = [F.interpolate(part.float(), (size, size), mode="area").round().byte() for part in pixels.split(1000)]
     return torch.cat(parts)
 
 
 def _joined(one: Images | Stream, other: Images | Stream) -> Images:
     if not (isinstance(one, Images) and isinstance(other, Images)):
-        raise AnytimeError("extra images can only be added to small ones, which are held in memory")
+        raise AnytimeError(f"extra=True needs images of up to {SMALL}×{SMALL}, which are held in memory")
     return Images(torch.cat([one.pixels, other.pixels]), torch.cat([one.labels, other.labels]))
 
 
 def _digits() -> Data:
     """The test part of UCI's *Optical Recognition of Handwritten Digits* (Alpaydin and Kaynak, CC BY 4.0).
 
-    It is the set that scikit-learn gives as ``load_digits()``, in the same order; grey levels are 0 to 16.
+    The same images as scikit-learn's ``load_digits()``, in the same order; gray levels are 0 to 16.
     """
     with resources.files("anytime.data").joinpath("digits.npz").open("rb") as file:
         arrays = np.load(file, allow_pickle=False)

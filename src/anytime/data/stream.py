@@ -1,6 +1,8 @@
-"""Large images: decoded, cut and mirrored by worker processes while the network trains."""
+"""Large images: decoded, cropped and mirrored by worker processes while the network trains."""
 
 import os
+import signal
+import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -11,24 +13,24 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from anytime.data.augmentation import Augmentation, mix
+from anytime.data.encoded import Encoded
 from anytime.data.images import Images, Take
-from anytime.data.sources import Encoded
-from anytime.errors import AnytimeError, require
+from anytime.errors import AnytimeError, check_integer, require
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Stream:
-    """A split of images that are too large, or too unlike in size, to be held decoded.
+    """A split of images that are too large, or too different in size, to be held decoded.
 
-    For training each is cut out at random, 8 % to all of its area and 3:4 to 4:3 in shape, brought to one size
-    and mirrored at random; for evaluation its shorter side is brought to 8/7 of the size and the middle is cut out: the
-    usual treatment of ILSVRC (256 and 224).
+    For training, each is cropped at random (8 % to 100 % of its area, 3:4 to 4:3 in shape), resized and mirrored at
+    random; for evaluation, its shorter side is resized to 8/7 of the size and the center is cropped: the usual
+    treatment of ILSVRC (256 and 224).
 
     Args:
-        encoded: the images on disk.
-        which: which of them, in what order.
-        size: height and width they are brought to.
-        workers: processes that decode; 0 decodes in this one.
+        encoded: the stored images.
+        which: indices of those that are in this split, in order.
+        size: height and width that they are resized to, at least 8.
+        workers: number of processes that decode; 0 decodes in the calling one.
     """
 
     encoded: Encoded
@@ -37,8 +39,11 @@ class Stream:
     workers: int = os.cpu_count() or 1
 
     def __post_init__(self) -> None:
-        if self.size < 8:
-            raise AnytimeError(f"size={self.size}: images are brought to 8×8 pixels or more")
+        check_integer("size", self.size, 8)
+        check_integer("workers", self.workers, 0)
+
+    def __repr__(self) -> str:
+        return f"Stream({len(self):,} of {'×'.join(map(str, self.shape))}, decoded while training)"
 
     def __len__(self) -> int:
         return len(self.which)
@@ -50,14 +55,14 @@ class Stream:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Channels, height and width that they are brought to."""
+        """Channels, height and width after resizing."""
         return 3, self.size, self.size
 
     def __getitem__(self, which: Tensor | slice) -> "Stream":
         return Stream(self.encoded, self.which[which], self.size, self.workers)
 
     def to(self, _device: torch.device) -> "Stream":
-        """They stay on disk."""
+        """The same: images are decoded in memory of the host, whatever the device."""
         return self
 
     def batches(self, takes: Iterable[Take], augmentation: Augmentation | None = None) -> Iterator[Images]:
@@ -66,15 +71,41 @@ class Stream:
             [(int(self.which[i]), mix(take.seed, take.first + place)) for place, i in enumerate(take.indices.tolist())]
             for take in takes
         ]
-        cuts = _Cuts(self.encoded, self.size, augmentation is not None, augmentation is not None and augmentation.flip)
-        for batch in DataLoader(cuts, batch_sampler=jobs, num_workers=self.workers, collate_fn=_together):
-            if isinstance(batch, str):  # what went wrong in a worker, without the trace that it would add
+        crops = _Crops(
+            self.encoded, self.size, augmentation is not None, augmentation is not None and augmentation.flip
+        )
+        loader = DataLoader(crops, batch_sampler=jobs, num_workers=self.workers, collate_fn=_collate)
+        for batch in _watched(loader):
+            if isinstance(batch, str):  # what went wrong in a worker, without the stack trace that it would add
                 raise AnytimeError(batch)
             yield batch
 
 
-class _Cuts(Dataset[Any]):
-    """Decoded and cut images by (index, seed)."""
+def _watched(loader: DataLoader[Any]) -> Iterator[Any]:
+    """The batches of a loader; AnytimeError if one of its processes is killed."""
+    main = threading.current_thread() is threading.main_thread()
+    handler = signal.getsignal(signal.SIGCHLD) if main and hasattr(signal, "SIGCHLD") else None
+    batches = iter(loader)
+    if handler is not None:
+        # The loader installs one that raises an error wherever the program happens to be, say in the middle of an
+        # update. Without it, the error comes from the next batch, after five seconds at most.
+        signal.signal(signal.SIGCHLD, handler)
+    while True:
+        try:
+            batch = next(batches)
+        except StopIteration:
+            return
+        except RuntimeError as error:
+            if "DataLoader worker" not in str(error):
+                raise
+            raise AnytimeError(
+                f"a process that decodes images was killed; is there enough memory? ({str(error).splitlines()[0]})"
+            ) from error
+        yield batch
+
+
+class _Crops(Dataset[Any]):
+    """Decoded and cropped images by (index, seed)."""
 
     def __init__(self, encoded: Encoded, size: int, random: bool, flip: bool) -> None:
         self.encoded, self.size, self.random, self.flip = encoded, size, random, flip
@@ -86,12 +117,12 @@ class _Cuts(Dataset[Any]):
         except AnytimeError as error:
             return str(error)
         if self.random:
-            image = self._random_cut(image, np.random.default_rng(seed))
+            image = self._random_crop(image, np.random.default_rng(seed))
         else:
-            image = self._middle(image)
+            image = self._center_crop(image)
         return np.array(image), int(self.encoded.labels[index])
 
-    def _random_cut(self, image: Any, draw: np.random.Generator) -> Any:
+    def _random_crop(self, image: Any, draw: np.random.Generator) -> Any:
         pillow = require("PIL.Image", "data")
         width, height = image.size
         box = _random_box(width, height, draw)
@@ -100,7 +131,7 @@ class _Cuts(Dataset[Any]):
             image = image.transpose(pillow.Transpose.FLIP_LEFT_RIGHT)
         return image
 
-    def _middle(self, image: Any) -> Any:
+    def _center_crop(self, image: Any) -> Any:
         pillow = require("PIL.Image", "data")
         width, height = image.size
         side = min(width, height) * 7 / 8
@@ -117,12 +148,12 @@ def _random_box(width: int, height: int, draw: np.random.Generator) -> tuple[flo
         if 0 < w <= width and 0 < h <= height:
             left, top = draw.integers(0, width - w + 1), draw.integers(0, height - h + 1)
             return left, top, left + w, top + h
-    side = min(width, height)  # a shape so extreme that no cut fitted: the middle
+    side = min(width, height)  # a shape so extreme that no crop fitted: the center
     left, top = (width - side) // 2, (height - side) // 2
     return left, top, left + side, top + side
 
 
-def _together(samples: list[tuple[np.ndarray, int] | str]) -> Images | str:
+def _collate(samples: list[tuple[np.ndarray, int] | str]) -> Images | str:
     if wrong := [sample for sample in samples if isinstance(sample, str)]:
         return wrong[0]
     pixels = torch.from_numpy(np.stack([sample[0] for sample in samples])).movedim(-1, 1)

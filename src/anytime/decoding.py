@@ -1,0 +1,62 @@
+"""Encoded image files to RGB images of 8 bits per channel."""
+
+import io
+from typing import Any
+
+import numpy as np
+
+from anytime.errors import require
+
+FORMATS = {
+    "JPEG": (".jpg", ".jpeg"),
+    "PNG": (".png",),
+    "WEBP": (".webp",),
+    "BMP": (".bmp",),
+    "PPM": (".ppm", ".pgm"),
+    "GIF": (".gif",),
+    "TIFF": (".tif", ".tiff"),
+}
+"""Pillow's names of the formats that are read, and the endings of their files.
+
+No other format is tried, whatever a file is called: Pillow would start Ghostscript for PostScript.
+"""
+
+LARGEST = 89_478_485
+"""Pixels that an image may have: the number from which Pillow warns of a decompression bomb."""
+
+
+def decode_image(content: bytes) -> Any:
+    """The first frame of an encoded image as a Pillow image, RGB.
+
+    Gray levels of 16 bits keep their upper 8, as those of colors do (Pillow's ``convert`` would clip them instead);
+    transparent parts are shown on white. Pixels without a known range, such as floats, are refused with
+    ``ValueError``; what Pillow cannot decode raises whatever its decoders raise.
+    """
+    image = _open(content)
+    if image.format == "PNG":
+        image.verify()  # compares checksums, which decoding does not; the image cannot be used afterwards
+        image = _open(content)
+    return to_rgb(image)
+
+
+def to_rgb(image: Any) -> Any:
+    """A Pillow image as ``decode_image`` gives it."""
+    pillow = require("PIL.Image", "data")
+    # TIFF has 32-bit integers of mode I, too; those of PNG and PPM are of 16 bits.
+    sixteen_bits = image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM"))
+    if sixteen_bits and not image.has_transparency_data:
+        return pillow.fromarray((np.asarray(image) >> 8).astype(np.uint8)).convert("RGB")
+    if image.mode in ("I", "F"):
+        raise ValueError(f"its pixels are 32-bit numbers (mode {image.mode}) of unknown range; save it with 8 bits")
+    if image.has_transparency_data:
+        page = pillow.new("RGBA", image.size, "white")
+        page.alpha_composite(image.convert("RGBA"))
+        image = page
+    return image.convert("RGB")
+
+
+def _open(content: bytes) -> Any:
+    image = require("PIL.Image", "data").open(io.BytesIO(content), formats=list(FORMATS))
+    if image.width * image.height > LARGEST:
+        raise ValueError(f"it has {image.width}×{image.height} pixels; at most {LARGEST:,} are allowed")
+    return image
