@@ -98,10 +98,12 @@ def _inputs(data):
     return batch, batch.pop("labels")
 
 
-@pytest.mark.parametrize("scheme", ["adaloss", "log-barrier"])
-def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, scheme):
+@pytest.mark.parametrize(("scheme", "shared"), [("adaloss", False), ("log-barrier", False), ("adaloss", True)])
+def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, scheme, shared):
     def train(**resume):
         model = TrainerModel(small_net(), scheme, input="x")
+        if shared:
+            model.net.heads[2].weight = model.net.heads[0].weight
         steps = {"save_strategy": "steps", "save_steps": 3, "eval_strategy": "steps", "eval_steps": 2}
         trainer_of(model, tmp_path, vectors(16), max_steps=6, **steps).train(**resume)
         return model
@@ -111,6 +113,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, scheme):
     for name, value in whole.state_dict().items():
         assert torch.equal(resumed.state_dict()[name], value), name
     assert not torch.equal(whole.scheme.weights, torch.ones(3))
+    resumed.load_state_dict(whole.state_dict())  # strict, also with shared parameters
 
 
 def test_token_labels_that_are_ignored_do_not_count():

@@ -19,7 +19,8 @@ SCHEMES = ["adaloss", "adaloss:update_every=7,final_extra=1", "geometric-mean", 
 
 
 def rank_run(rank, port, results):
-    dist.init_process_group("gloo", init_method=f"tcp://localhost:{port}", rank=rank, world_size=2)
+    wait = timedelta(seconds=60)
+    dist.init_process_group("gloo", init_method=f"tcp://localhost:{port}", rank=rank, world_size=2, timeout=wait)
     draw = torch.Generator().manual_seed(rank)
     for name in SCHEMES:
         scheme = anytime.create_scheme(name, exits=5)
@@ -32,6 +33,10 @@ def rank_run(rank, port, results):
                     parameter -= 0.1 * parameter.grad
                     parameter.grad = None
             seen.append({key: value.clone() for key, value in scheme.state_dict().items()})
+            if rank == 0:  # validation on one rank alone: nobody waits for the other, and nothing is observed
+                scheme.eval()(torch.full((5,), 9.0))
+                with torch.no_grad():
+                    scheme.train()(torch.full((5,), 9.0))
         results[rank, name] = seen
     dist.destroy_process_group()
 
@@ -46,30 +51,6 @@ def test_weights_and_averages_are_equal_on_both_ranks_at_every_step():
             for step, (one, other) in enumerate(pairs):
                 for key, value in one.items():
                     assert torch.equal(value.nan_to_num(), other[key].nan_to_num()), (name, key, step)
-
-
-def score_on_rank_0(rank, port, results):
-    wait = timedelta(seconds=30)
-    dist.init_process_group("gloo", init_method=f"tcp://localhost:{port}", rank=rank, world_size=2, timeout=wait)
-    for name in SCHEMES:
-        scheme = anytime.create_scheme(name, exits=2)
-        scheme(torch.tensor([2.0, 1.0 + rank]))
-        if rank == 0:
-            with torch.no_grad():
-                scheme(torch.tensor([9.0, 9.0]))
-            scheme.eval()(torch.tensor([9.0, 9.0]))
-            scheme.train()
-        scheme(torch.tensor([2.0, 1.0 + rank]))
-        results[rank, name] = scheme.weights.tolist()
-    dist.destroy_process_group()
-
-
-def test_one_rank_may_score_alone():
-    with mp.Manager() as manager:
-        results = manager.dict()
-        mp.spawn(score_on_rank_0, (free_port(), results), nprocs=2)
-        for name in SCHEMES:
-            assert results[0, name] == results[1, name]
 
 
 TRAIN = """

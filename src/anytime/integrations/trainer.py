@@ -1,6 +1,7 @@
 """Hugging Face's Trainer (and Accelerate): a model that returns the objective of all exits as its loss."""
 
 from collections.abc import Callable
+from itertools import chain
 from typing import Any
 
 import torch
@@ -48,6 +49,9 @@ class TrainerModel(nn.Module):
     ) -> None:
         super().__init__()
         self.objective, self.input = Objective(net, scheme, loss), input
+        # The Trainer writes safetensors, which refuse a tensor under two names: a shared one is saved under its first.
+        self.register_state_dict_post_hook(_drop_aliases)
+        self.register_load_state_dict_post_hook(_accept_without_aliases)
 
     @property
     def net(self) -> AnytimeNetwork:
@@ -84,6 +88,22 @@ class TrainerModel(nn.Module):
                 f"{self.input or 'at least one'}; set remove_unused_columns=False in the TrainingArguments"
             )
         return columns if self.input is None else columns[self.input]
+
+
+def _aliases(module: nn.Module) -> set[str]:
+    """The names of parameters and buffers that are known under an earlier name too."""
+    first: dict[int, str] = {}
+    named = chain(module.named_parameters(remove_duplicate=False), module.named_buffers(remove_duplicate=False))
+    return {name for name, tensor in named if first.setdefault(id(tensor), name) != name}
+
+
+def _drop_aliases(module: nn.Module, state: dict[str, Any], prefix: str, _: Any) -> None:
+    for name in _aliases(module):
+        state.pop(prefix + name, None)
+
+
+def _accept_without_aliases(module: nn.Module, keys: Any) -> None:
+    keys.missing_keys[:] = [name for name in keys.missing_keys if name not in _aliases(module)]
 
 
 def exit_metrics(prediction: Any) -> dict[str, float]:
