@@ -1,10 +1,12 @@
+import threading
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 import anytime
-from anytime.cost import Costs
+from anytime.cost import Costs, counting
 
 
 def test_counting_changes_nothing_and_needs_no_memory():
@@ -41,3 +43,35 @@ def test_the_exit_at_a_fraction(macs, fraction):
 def test_densenets_first_exit_is_past_a_quarter():
     assert Costs([46, 100], [1, 2]).exit_at(0.25) == 0
     assert Costs([46, 100], [1, 2]).fractions[0] == pytest.approx(0.46)
+
+
+class Attention(torch.nn.Module):
+    def forward(self, x):
+        return torch.nn.functional.scaled_dot_product_attention(x, x, x)
+
+
+def test_attention_is_counted_as_its_products_of_matrices():
+    net = anytime.AnytimeNetwork([Attention()], [torch.nn.Flatten()])
+    x = torch.zeros(2, 4, 5, 8)
+    assert anytime.costs(net, x).macs == [2 * (2 * 4 * 5 * 5 * 8)]
+    with counting() as counter:
+        net(x)
+    assert counter.get_total_flops() == 4 * (2 * 4 * 5 * 5 * 8)
+
+
+def test_counting_concerns_no_other_thread():
+    """Neither by hooks nor by the choice of attention kernels, which hold for all threads."""
+    counted, seen = torch.nn.Linear(2, 2), []
+
+    def look():
+        flash = torch.backends.cuda.flash_sdp_enabled(), torch.backends.cuda.mem_efficient_sdp_enabled()
+        seen.append((flash, len(torch.nn.modules.module._global_forward_hooks)))
+
+    look()
+    with counting() as counter:
+        thread = threading.Thread(target=look)
+        thread.start()
+        thread.join()
+        counted(torch.zeros(1, 2))
+    assert seen[0] == seen[1]
+    assert counter.get_total_flops() == 8

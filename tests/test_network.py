@@ -70,6 +70,13 @@ def test_compiled_whole(net):
     assert all(torch.equal(a, b) for a, b in zip(net(x), compiled(x), strict=True))
 
 
+def test_vmap_goes_through(net):
+    x = torch.randn(3, 5, 6)
+    with torch.no_grad():
+        together = torch.func.vmap(lambda one: net(one)[-1])(x)
+        torch.testing.assert_close(together, torch.stack([net(one)[-1] for one in x]))
+
+
 def test_chosen_rows_keep_their_layout():
     x = torch.randn(6, 4, 5, 7)
     rows = torch.tensor([4, 0, 3])

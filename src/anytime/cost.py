@@ -1,20 +1,17 @@
 """What each exit costs: multiply-accumulates and parameters. (Seconds are in ``latency.py``.)"""
 
 import copy
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import accumulate
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import tree_map
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
-from anytime.network import AnytimeNetwork
+from anytime.network import AnytimeNetwork, tensors_of
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -80,15 +77,42 @@ def costs(net: AnytimeNetwork, example: Any) -> Costs:
     return _counted(net, tree_map(lambda leaf: _real(leaf, net), example))
 
 
-_one_at_a_time = threading.RLock()  # which attention is used is a matter of the whole process
+def known_costs(net: AnytimeNetwork, example: Any) -> Costs:
+    """The result of ``costs``, counted once per form of input and kept on the network until ``net.forget()``."""
+    known: dict[Form, Costs] = vars(net).setdefault("_costs", {})
+    form = form_of(example)
+    if form not in known:
+        known[form] = costs(net, example)
+    return known[form]
 
 
-@contextmanager
-def counting() -> Iterator[FlopCounterMode]:
-    """Count attention as the products of matrices that it is: torch does not count its fused kernels on processors."""
-    # With gradients, since torch's counter trips over views of parameters without.
-    with _one_at_a_time, sdpa_kernel(SDPBackend.MATH), torch.enable_grad(), FlopCounterMode(display=False) as counter:
-        yield counter
+Form = tuple[tuple[str, tuple[int, ...]], ...]
+"""Type and shape of each tensor of an input; the first number of a shape is the batch size."""
+
+
+def form_of(x: Any) -> Form:
+    """The form of an input."""
+    return tuple([(str(leaf.dtype).removeprefix("torch."), tuple(leaf.shape)) for leaf in tensors_of(x)])
+
+
+def counting() -> FlopCounterMode:
+    """A context that counts the operations of this thread, attention on processors included."""
+    counter = FlopCounterMode(display=False, custom_mapping=_ATTENTION)
+    # Totals are all that is needed. The tracker of modules would register hooks that run in every thread.
+    tracker = SimpleNamespace(parents={"Global"}, __enter__=lambda: None, __exit__=lambda: None)
+    counter.mod_tracker = tracker  # type: ignore[assignment]
+    return counter
+
+
+def _attention(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
+    return sdpa_flop_count(query, key, value)
+
+
+_ATTENTION = {
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention,
+    torch.ops.aten._scaled_dot_product_attention_math_for_mps: _attention,
+}
+"""The kernels of attention that torch does not count by itself."""
 
 
 def _real(leaf: Any, net: AnytimeNetwork) -> Any:
@@ -102,7 +126,7 @@ def _counted(net: AnytimeNetwork, example: Any, params: list[int] | None = None)
     was_training = net.training
     net.eval()
     try:
-        with counting() as counter:
+        with torch.no_grad(), counting() as counter:
             for head in net.walk(example):
                 if head is None:
                     continue

@@ -1,12 +1,12 @@
 """AnytimeNetwork: stages in a row, an exit after each."""
 
 from collections.abc import Callable, Generator, Iterable, Iterator
-from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from anytime.errors import AnytimeError
 
@@ -17,6 +17,34 @@ class Step(NamedTuple):
     exit: int
     """Which exit made it: 0 is the shallowest, so ``net(x)[step.exit]`` is the same prediction."""
     logits: Tensor
+
+
+class ReachedExit:
+    """An exit that a walk has reached: calling it evaluates its head.
+
+    It can be called until the next stage runs, which may change the state in place.
+    """
+
+    def __init__(self, head: Callable[[Any], Tensor], state: Any) -> None:
+        self._head: Callable[[Any], Tensor] | None = head
+        self._state = state
+
+    def __call__(self) -> Tensor:
+        """The logits of this exit."""
+        if self._head is None:
+            raise AnytimeError("the walk has gone past this exit: call it before the next stage runs")
+        logits = self._head(self._state)
+        # A head such as nn.Flatten returns the state's own memory, which the next stage may change in place.
+        return logits.clone() if _shares_memory(logits, self._state) else logits
+
+    def copy(self) -> "ReachedExit":
+        """The same exit with a copy of the state: it can be called at any time."""
+        assert self._head is not None
+        return ReachedExit(self._head, clone_tensors(self._state))
+
+    def close(self) -> None:
+        """Release the state: the next stage is about to run."""
+        self._head = self._state = None
 
 
 class AnytimeNetwork(nn.Module):
@@ -88,16 +116,21 @@ class AnytimeNetwork(nn.Module):
             if i in wanted:
                 yield Step(i, head())
 
+    def forget(self) -> None:
+        """Forget the costs and latencies of the stages that predictions go by; call it after changing a stage."""
+        vars(self).pop("_costs", None)
+        vars(self).pop("_profiles", None)
+
     @property
     def units(self) -> "list[tuple[nn.Module, nn.Module | None]]":
         """The stages in the order in which they run, each with its head; None where it has no exit."""
         return list(zip(self.stages, self.heads, strict=True))
 
-    def walk(self, x: Any) -> Generator[Callable[[], Tensor] | None, Tensor | None, None]:
-        """Run one stage at a time and yield the exit after it, unopened: calling it evaluates its head.
+    def walk(self, x: Any) -> Generator[ReachedExit | None, Tensor | None, None]:
+        """Run one stage at a time and yield the exit after it; its head is evaluated when the exit is called.
 
-        Whoever walks may narrow the batch on the way: ``walk.send(rows)`` goes on with those samples alone. An ensemble
-        also has stages without an exit; after these it yields None.
+        An exit can be called until the walk yields the next one. An ensemble also has stages without an exit; after
+        these it yields None. ``walk.send(rows)`` removes all other samples from the batch before the next stage.
 
         Example:
             >>> import torch
@@ -108,10 +141,13 @@ class AnytimeNetwork(nn.Module):
             >>> second().shape
             torch.Size([2, 3])
         """
-        state = x
+        state, reached = x, None
         for stage, head in zip(self.stages, self.heads, strict=True):
+            if reached is not None:
+                reached.close()
             state = stage(state)
-            rows = yield partial(head, state)
+            reached = ReachedExit(head, state)
+            rows = yield reached
             if rows is not None:
                 state = self.take(state, rows)
 
@@ -130,6 +166,28 @@ class AnytimeNetwork(nn.Module):
                     f"(or -{self.exits} to -1 from the end)"
                 )
         return frozenset(i % self.exits for i in only)
+
+
+def clone_tensors(state: Any) -> Any:
+    """A copy of all tensors of a state or an input."""
+    return tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, state)
+
+
+def _shares_memory(logits: Tensor, state: Any) -> bool:
+    if torch.compiler.is_compiling():  # no compiler can follow the question, and it removes a needless copy
+        return True
+    try:
+        storage = logits.untyped_storage().data_ptr()
+        return any(leaf.untyped_storage().data_ptr() == storage for leaf in tensors_of(state))
+    except RuntimeError:  # tensors inside torch.func's transforms have no storage to look at
+        return True
+
+
+def tensors_of(state: Any) -> list[Tensor]:
+    """All tensors of a state or an input."""
+    if isinstance(state, Tensor):
+        return [state]
+    return [leaf for leaf in tree_leaves(state) if isinstance(leaf, Tensor)]
 
 
 def select_rows(tensor: Tensor, rows: Tensor, dim: int = 0) -> Tensor:

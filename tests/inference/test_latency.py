@@ -1,13 +1,17 @@
-"""What is known of a network's latency: kept beside the model, refused where it does not belong."""
+"""What is known of a network's latency and costs: kept on the network and beside the model."""
 
+import copy
 import json
+import pickle
+import sys
+import threading
 
 import pytest
 import torch
 from forge import forge_json
 
 import anytime
-from anytime.inference.latency import remember
+from anytime.inference.latency import profiles_of, remember
 
 X = torch.zeros(2, 3, 16, 16)
 
@@ -31,7 +35,7 @@ def test_a_profile_is_kept_beside_the_model(tmp_path):
 
 def test_a_profile_of_another_network_is_refused():
     profile = anytime.profile(anytime.create_model("resann-2-8").eval(), X, repeats=2)
-    with pytest.raises(anytime.AnytimeError, match="6 stages"):
+    with pytest.raises(anytime.AnytimeError, match="6 stages, the network 3"):
         remember(anytime.create_model("resann-1-8"), profile)
 
 
@@ -63,3 +67,67 @@ def test_damaged_profiles_are_one_line(tmp_path, damage):
     forge_json(path, content)
     with pytest.raises(anytime.AnytimeError, match="is damaged"):
         anytime.load(tmp_path)
+
+
+def test_what_is_known_stays_with_the_network():
+    net = anytime.create_model("resann-2-8").eval()
+    anytime.profile(net, X, repeats=1)
+    cost = anytime.predict(net, X).macs
+    known = profiles_of(net)
+    assert known.keys() == profiles_of(copy.deepcopy(net)).keys() == profiles_of(pickle.loads(pickle.dumps(net))).keys()
+    assert net.state_dict().keys() == anytime.create_model("resann-2-8").state_dict().keys()
+    twin = copy.deepcopy(net)
+    before = dict(profiles_of(twin))
+    anytime.predict(net, X[:1])
+    assert profiles_of(twin) == before, "a copy learns by itself"
+    net.forget()
+    assert not profiles_of(net)
+    assert anytime.predict(net, X).macs == cost
+
+
+def test_changing_the_exits_of_an_ensemble_forgets_its_stages():
+    eann = anytime.EANN([anytime.create_model("resann-1-8"), anytime.create_model("resann-2-8")]).eval()
+    anytime.profile(eann, X, repeats=1)
+    macs = anytime.predict(eann, X).macs
+    eann.offered = eann.offered[:2]
+    assert not profiles_of(eann)
+    assert anytime.predict(eann, X).macs < macs
+
+
+def test_threads_that_learn_at_once_learn_one_network():
+    net = anytime.create_model("resann-2-8").eval()
+    threads = [threading.Thread(target=anytime.predict, args=(net, X)) for _ in range(32)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    (known,) = profiles_of(net).values()
+    assert len(known.stages) == len(known.heads) == 6
+
+
+def test_a_prediction_holds_no_lock():
+    """Another thread can predict while one stands still at any line; so a fork cannot leave anything locked."""
+    net, seen = anytime.AnytimeNetwork([torch.nn.Linear(2, 2)], [torch.nn.Linear(2, 2)]).eval(), set()
+
+    def predict():
+        net.forget()
+        assert anytime.predict(net, torch.zeros(1, 2), macs=100, deadline=1e9).macs == 8
+
+    def pause(frame, event, _):
+        line = frame.f_code, frame.f_lineno
+        if event == "line" and line not in seen:
+            seen.add(line)
+            other = threading.Thread(target=predict, daemon=True)
+            other.start()
+            other.join(60)
+            assert not other.is_alive(), f"{frame.f_code.co_filename}, line {frame.f_lineno} holds a lock"
+        return pause if "anytime" in frame.f_code.co_filename else None
+
+    predict()
+    before = sys.gettrace()
+    sys.settrace(pause)
+    try:
+        predict()
+    finally:
+        sys.settrace(before)
+    assert len(seen) > 100

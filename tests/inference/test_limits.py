@@ -1,16 +1,13 @@
-"""Stop whenever: what predict, start and astart promise."""
+"""Predictions under limits."""
 
-import asyncio
 import contextlib
-import subprocess
-import sys
 import threading
 import time
 
 import laws
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
@@ -22,7 +19,7 @@ STAGE = 0.01
 
 @contextlib.contextmanager
 def quiet_machine():
-    """Time that passes by sleeping alone, so that what fits before a deadline can be said exactly."""
+    """Time passes by sleeping only, so that the tests do not depend on the speed of the machine."""
     now = 0.0
 
     def sleep(seconds):
@@ -36,7 +33,7 @@ def quiet_machine():
 
 
 class Sleepy(nn.Module):
-    """A stage that takes its time and counts how often it was begun."""
+    """A stage that sleeps, and counts how often it was begun."""
 
     def __init__(self, seconds=STAGE):
         super().__init__()
@@ -48,37 +45,12 @@ class Sleepy(nn.Module):
         return x + 1
 
 
-class Gated(nn.Module):
-    """A stage that waits until it is let through."""
-
-    def __init__(self, gate):
-        super().__init__()
-        self.gate, self.begun = gate, 0
-
-    def forward(self, x):
-        self.begun += 1
-        assert self.gate.acquire(timeout=60)
-        return x + 1
-
-
 def chain(stages):
     return anytime.AnytimeNetwork(stages, [nn.Identity() for _ in stages]).eval()
 
 
 def sleepy(stages=6):
     return chain([Sleepy() for _ in range(stages)])
-
-
-def gated(stages=6):
-    """A network and the gate of its stages: each needs one ``release``."""
-    gate = threading.Semaphore(0)
-    return chain([Gated(gate) for _ in range(stages)]), gate
-
-
-def wait_for(run, exit):
-    while (latest := run.latest()) is None or latest.exit < exit:
-        time.sleep(0.001)
-    return latest
 
 
 def resann():
@@ -149,19 +121,28 @@ def test_a_deadline_is_used_to_the_full(deadline):
     assert sum(stage.begun for stage in net.stages) == 2 * 6 + deepest + 1
 
 
-@settings(max_examples=25)
-@given(st.floats(0, 1.5 * 6 * STAGE))
-def test_a_deadline_is_kept(deadline):
-    net = sleepy()
-    anytime.profile(net, ZERO, repeats=2, warmup=0)
-    begun = time.perf_counter()
-    try:
-        prediction = anytime.predict(net, ZERO, deadline=deadline)
-    except anytime.UnfinishedError as error:
-        assert deadline <= 1.1 * error.needed or error.prediction.seconds > deadline  # noqa: PT017
-    else:
-        assert prediction.logits.item() == prediction.exit + 1
-    assert time.perf_counter() - begun <= deadline + STAGE + 1, "far more than another process can be in the way"
+@given(st.floats(0, 9 * STAGE), st.lists(st.floats(0, 5 * STAGE), min_size=6, max_size=6), st.booleans())
+def test_no_stage_is_begun_after_the_deadline(deadline, seconds, profiled):
+    """However much slower the stages are than known; so only the stage that runs at the deadline is awaited."""
+    net, begun = sleepy(), []
+    with quiet_machine():
+        if profiled:
+            anytime.profile(net, ZERO, repeats=2, warmup=0)
+        for stage, now in zip(net.stages, seconds, strict=True):
+            stage.seconds = now
+            stage.register_forward_pre_hook(lambda *_: begun.append(time.perf_counter()))
+        called = time.perf_counter()
+        try:
+            prediction = anytime.predict(net, ZERO, deadline=deadline)
+            assert prediction.logits.item() == prediction.exit + 1
+            assert prediction.exit + 1 == len(begun)
+            late = prediction.seconds - deadline
+        except anytime.UnfinishedError as error:
+            assert error.stopped_by == "deadline"  # noqa: PT017
+            late = error.seconds - deadline
+        if begun:
+            assert begun[-1] - called <= deadline
+            assert late <= seconds[len(begun) - 1] + 1e-12
 
 
 def test_without_a_profile_it_learns_one():
@@ -190,7 +171,7 @@ def test_a_slow_moment_does_no_lasting_harm():
 
 def test_the_first_exit_too_late_is_not_an_answer():
     net = sleepy()
-    with pytest.raises(anytime.UnfinishedError, match="too late") as error:
+    with quiet_machine(), pytest.raises(anytime.UnfinishedError, match="too late") as error:
         anytime.predict(net, ZERO, deadline=0.2 * STAGE)
     assert error.value.stopped_by == "deadline"
     assert error.value.seconds >= STAGE
@@ -203,7 +184,6 @@ def test_anything_with_steps_will_do():
     class Counts:
         def steps(self, x):
             for exit in range(3):
-                time.sleep(STAGE)
                 yield anytime.Step(exit, x * exit)
 
     assert torch.equal(anytime.predict(Counts(), ZERO).logits, 2 * ZERO)
@@ -216,9 +196,10 @@ def test_anything_with_steps_will_do():
 
 def test_stop_ends_it_within_a_stage():
     stop = threading.Event()
-    net = sleepy(50)
+    net = sleepy(6)
     net.stages[4].register_forward_pre_hook(lambda *_: stop.set())
-    prediction = anytime.predict(net, ZERO, stop=stop)
+    with quiet_machine():
+        prediction = anytime.predict(net, ZERO, stop=stop)
     assert prediction.stopped_by == "stop"
     assert prediction.exit == 4
     assert torch.equal(prediction.logits, ZERO + 5)
@@ -230,7 +211,7 @@ def test_stop_ends_it_within_a_stage():
 @pytest.mark.parametrize(
     ("limits", "message"),
     [
-        ({"exits": 0}, "must be a whole number from 1"),
+        ({"exits": 0}, "must be an integer >= 1"),
         ({"exits": 7}, "has 6"),
         ({"deadline": float("nan")}, "deadline=nan"),
         ({"macs": float("nan")}, "macs=nan"),
@@ -246,106 +227,6 @@ def test_training_mode_is_refused():
         anytime.predict(resann().train(), X)
 
 
-def test_a_run_goes_on_by_itself():
-    net, gate = gated()
-    with anytime.start(net, ZERO) as run:
-        assert run.latest() is None
-        assert not run.done
-        gate.release(3)
-        wait_for(run, 2)
-        early = run.result(timeout=0.01)
-        assert (early.exit, early.complete) == (2, False)
-        gate.release(3)
-        last = run.result()
-    assert last.complete
-    assert torch.equal(last.logits, ZERO + 6)
-    assert torch.equal(early.logits, ZERO + 3)
-
-
-def test_a_stopped_run_keeps_what_it_had():
-    net, gate = gated(100)
-    run = anytime.start(net, ZERO)
-    with pytest.raises(anytime.UnfinishedError):
-        run.result(timeout=0)
-    gate.release(3)
-    wait_for(run, 2)
-    threading.Timer(0.01, gate.release).start()  # the stage that runs meanwhile
-    run.stop()
-    assert run.done
-    assert net.stages[4].begun == 0
-    assert run.latest().exit in (2, 3)
-    assert run.latest().stopped_by == run.result().stopped_by == "stop"
-    assert not run.result().complete
-
-
-def test_exceptions_reach_the_caller():
-    net = sleepy(3)
-    net.stages[1] = nn.Linear(5, 5)
-    run = anytime.start(net, ZERO)
-    for ask in (run.result, run.latest):
-        with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
-            ask()
-    run.stop()
-
-
-def test_many_runs_at_once_are_each_their_own():
-    net, inputs = resann(), torch.randn(16, 1, 3, 16, 16)
-    with torch.no_grad():
-        wanted = [net(x)[-1] for x in inputs]
-    before = threading.active_count()
-    runs = [anytime.start(net, x) for x in inputs]
-    for run, logits in zip(runs, wanted, strict=True):
-        assert torch.allclose(run.result().logits, logits, atol=1e-5)
-    assert threading.active_count() == before
-
-
-def test_the_interpreter_ends_though_a_run_goes_on(environment):
-    code = """
-import time, torch, anytime
-class Slow(torch.nn.Module):
-    def forward(self, x):
-        time.sleep(0.05)
-        return x
-net = anytime.AnytimeNetwork([Slow() for _ in range(2000)], [torch.nn.Identity() for _ in range(2000)]).eval()
-run = anytime.start(net, torch.zeros(1))
-run.result(timeout=0.2)
-print("end")
-"""
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=environment)
-    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "end\n", "")
-
-
-def test_async_gives_every_exit_and_stops_when_left():
-    net, threads = sleepy(), threading.active_count()
-
-    async def whole():
-        return [prediction.exit async for prediction in anytime.astart(net, ZERO)]
-
-    async def part():
-        async for prediction in anytime.astart(net, ZERO):
-            if prediction.exit == 1:
-                break
-
-    async def limited():
-        return [prediction.exit async for prediction in anytime.astart(net, ZERO, exits=3)]
-
-    assert asyncio.run(whole()) == [0, 1, 2, 3, 4, 5]
-    assert asyncio.run(limited()) == [0, 1, 2]
-    before = [stage.begun for stage in net.stages]
-    asyncio.run(part())
-    time.sleep(2 * STAGE)
-    assert net.stages[-1].begun == before[-1]
-    assert threading.active_count() == threads
-
-    async def broken():
-        net.stages[1] = nn.Linear(5, 5)
-        async for _ in anytime.astart(net, ZERO):
-            pass
-
-    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
-        asyncio.run(broken())
-
-
 def test_a_narrowed_walk_is_the_walk_of_the_rest():
     for name in ("resann-2-8", "denseann-40-4", "msdnet-cifar"):
         net = anytime.create_model(name).eval()
@@ -353,9 +234,12 @@ def test_a_narrowed_walk_is_the_walk_of_the_rest():
 
 
 def test_counting_is_not_taken_for_a_slow_stage():
-    net = resann()
-    anytime.predict(net, X, macs=1e12)  # counts first
-    assert anytime.predict(net, X, deadline=0.5).complete
+    net = sleepy()
+    with quiet_machine():
+        before = time.perf_counter()
+        anytime.predict(net, ZERO, macs=1e12)
+        assert time.perf_counter() - before == pytest.approx(12 * STAGE), "counting took no time: nothing was tried"
+        assert anytime.predict(net, ZERO, deadline=6.5 * STAGE).complete
 
 
 def test_what_was_slow_is_tried_again():
@@ -373,24 +257,11 @@ def test_what_was_slow_is_tried_again():
     assert answered == 3, "tried the tenth time, always answered from then on"
 
 
-def test_counting_in_threads_leaves_attention_as_it_was():
-    def flags():
-        return torch.backends.cuda.flash_sdp_enabled(), torch.backends.cuda.mem_efficient_sdp_enabled()
-
-    before, net = flags(), resann()
-    threads = [threading.Thread(target=anytime.costs, args=(net, X[:1].repeat(b, 1, 1, 1))) for b in range(2, 10)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert flags() == before
-
-
 @pytest.mark.parametrize("limits", [{"exits": 2.5}, {"exits": True}, {"deadline": "3"}, {"macs": "3"}, {"stop": True}])
 def test_limits_of_other_types(limits):
-    with pytest.raises(anytime.AnytimeError, match="it must be"):
+    with pytest.raises(anytime.AnytimeError, match="must be"):
         anytime.predict(NET, X, **limits)
-    with pytest.raises(anytime.AnytimeError, match="it must be"):
+    with pytest.raises(anytime.AnytimeError, match="must be"):
         anytime.astart(NET, X, **limits)
 
 
@@ -398,7 +269,7 @@ def test_what_is_no_network():
     for thing in (nn.Linear(2, 2).eval(), 5):
         with pytest.raises(anytime.AnytimeError, match=r"no steps\(x\)"):
             anytime.predict(thing, X)
-    with pytest.raises(anytime.AnytimeError, match="no anytime network"):
+    with pytest.raises(anytime.AnytimeError, match="not an AnytimeNetwork"):
         anytime.profile(nn.Linear(2, 2), X)
 
     class Nothing:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack, _pop_mode, _push_mode
+from torch.utils._pytree import register_pytree_node
 
 from anytime.conversion.stages import Trunk
 from anytime.errors import AnytimeError
@@ -80,6 +81,9 @@ class Paused:
             "this network was converted without a graph and is paused inside its own code, so samples cannot be taken "
             f"out of its batch ({len(rows)} should remain); use predict, start or steps instead"
         )
+
+
+register_pytree_node(Paused, lambda p: ([p.value], p.going), lambda values, going: Paused(going, *values))
 
 
 class Pause(nn.Module):

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten, tree_map
+from torch.utils._pytree import register_pytree_node, tree_flatten, tree_map
 
 from anytime.errors import AnytimeError
 from anytime.network import select_rows
@@ -60,6 +60,9 @@ class Carried:
         pairs = list(zip(self.values, self.layout, strict=True))
         batch = next(value.shape[layout.dim] for value, layout in pairs if layout and layout.one_each)
         return Carried(tuple(_take(value, layout, rows, batch) for value, layout in pairs), self.layout)
+
+
+register_pytree_node(Carried, lambda c: (list(c.values), c.layout), lambda values, layout: Carried((*values,), layout))
 
 
 def _take(value: Any, layout: Rows | None, rows: Tensor, batch: int) -> Any:

@@ -1,7 +1,7 @@
 """EANN: anytime networks of exponentially growing cost, one after the other (Sec. 4 of the paper)."""
 
 from bisect import bisect_left
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from functools import cache
 from itertools import chain
 from math import inf
@@ -14,10 +14,8 @@ from torch.utils._pytree import tree_map
 from anytime.cost import costs
 from anytime.errors import AnytimeError
 from anytime.evaluation import collect
-from anytime.inference.latency import forget as forget_latency
-from anytime.inference.limits import forget as forget_costs
 from anytime.models import create_model, resann
-from anytime.network import AnytimeNetwork
+from anytime.network import AnytimeNetwork, ReachedExit, clone_tensors
 
 
 class EANN(AnytimeNetwork):
@@ -98,8 +96,7 @@ class EANN(AnytimeNetwork):
                 "offered are one exit or more, in the order in which they are reached, network by network"
             )
         self._offered = pairs
-        forget_latency(self)  # what was known of the stages is of others
-        forget_costs(self)
+        self.forget()  # other stages run now
 
     @property
     def exits(self) -> int:
@@ -142,10 +139,12 @@ class EANN(AnytimeNetwork):
         """Why a member cannot narrow its batch, if one cannot; see ``ConvertedNetwork``."""
         return next((why for member in self.members if (why := getattr(member, "paused_because", None))), None)
 
-    def walk(self, x: Any) -> Generator[Callable[[], Tensor] | None, Tensor | None, None]:
-        """Run one stage of one network after the other; yields the offered exits unopened, None after other stages."""
-        for member, wanted in [(member, self.offered_by(member)) for member in self.order]:
-            walk = self.walk_member(member, x, wanted)
+    def walk(self, x: Any) -> Generator[ReachedExit | None, Tensor | None, None]:
+        """Run one stage of one network after the other; yields the offered exits, and None after other stages."""
+        members = [(member, self.offered_by(member)) for member in self.order]
+        for i, (member, wanted) in enumerate(members):
+            # A network may change its input in place; those after it need it as it was.
+            walk = self.walk_member(member, clone_tensors(x) if i + 1 < len(members) else x, wanted)
             rows = None
             while True:
                 try:
@@ -158,16 +157,20 @@ class EANN(AnytimeNetwork):
 
     def walk_member(
         self, member: int, x: Any, wanted: Sequence[int]
-    ) -> Generator[Callable[[], Tensor] | None, Tensor | None, None]:
+    ) -> Generator[ReachedExit | None, Tensor | None, None]:
         """The part of the walk that one network makes, up to the last of its wanted exits."""
         walk = self._networks[member].walk(x)
-        head = next(walk)
+        reached = next(walk)
         for exit in range(wanted[-1] + 1):
-            rows = yield head if exit in wanted else None
+            offered = reached if exit in wanted else None
+            if offered is not None and exit < wanted[-1] and exit + 1 not in wanted:
+                # It stays the latest exit while stages without one run, and these may change its state in place.
+                offered = offered.copy()
+            rows = yield offered
             if exit == wanted[-1]:
                 walk.close()
                 return
-            head = walk.send(rows)
+            reached = walk.send(rows)
 
     def offered_by(self, member: int) -> list[int]:
         """The exits of one network that are offered."""

@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -11,24 +10,43 @@ from typing import Any, Self
 import torch
 
 from anytime.errors import AnytimeError
+from anytime.inference.clock import Clock
+from anytime.inference.inputs import as_input
 from anytime.inference.limits import Limits, Prediction, Stop, UnfinishedError, answers
 
 
 class BackgroundPrediction:
-    """A prediction that goes on in the background: ``start`` makes it. As a context manager it ends with the block."""
+    """A prediction that runs in the background; ``start`` returns it. As a context manager it stops at the end.
 
-    def __init__(self, net: Any, x: Any, limits: Limits, tell: Callable[[Prediction | None], object] | None) -> None:
+    Args:
+        net: the network.
+        x: its input.
+        limits: when to end.
+        clock: started when the prediction was asked for.
+        tell: called in the background with every prediction, and with None at the end.
+    """
+
+    def __init__(
+        self,
+        net: Any,
+        x: Any,
+        limits: Limits,
+        clock: Clock,
+        tell: Callable[[Prediction | None], object] | None = None,
+    ) -> None:
         self._halt = threading.Event()
         self._latest: Prediction | None = None
         self._error: BaseException | None = None
-        limits = replace(limits, stop=_Any(self._halt, limits.stop))
-        self._thread = threading.Thread(target=self._work, args=(net, x, limits, tell), name="anytime")
+        limits = replace(limits, stop=_AnyOf(self._halt, limits.stop))
+        self._thread = threading.Thread(target=self._work, args=(net, x, limits, clock, tell), name="anytime")
         self._thread.start()
 
-    def _work(self, net: Any, x: Any, limits: Limits, tell: Callable[[Prediction | None], object] | None) -> None:
+    def _work(
+        self, net: Any, x: Any, limits: Limits, clock: Clock, tell: Callable[[Prediction | None], object] | None
+    ) -> None:
         try:
             with torch.inference_mode():
-                for self._latest in answers(net, x, limits, every=True):
+                for self._latest in answers(net, x, limits, clock, every=True):
                     if tell:
                         tell(self._latest)
         except BaseException as error:
@@ -48,13 +66,13 @@ class BackgroundPrediction:
             raise self._error
         best = self._latest
         if best is not None and not best.complete and best.stopped_by is None and self.done:
-            return replace(best, stopped_by="stop")  # it was stopped after this one
+            return replace(best, stopped_by="stop")  # the stop came after this prediction
         return best
 
     def result(self, timeout: float | None = None) -> Prediction:
         """Wait at most ``timeout`` seconds and return the best prediction. Raises ``UnfinishedError`` if none."""
         if timeout is not None and timeout != timeout:
-            raise AnytimeError(f"timeout={timeout}: it must be a number")
+            raise AnytimeError(f"timeout={timeout} must be a number")
         self._wait(None if timeout is None else min(timeout, threading.TIMEOUT_MAX))
         best = self.latest()
         if best is None:
@@ -65,7 +83,7 @@ class BackgroundPrediction:
         self._thread.join(timeout)
 
     def stop(self) -> None:
-        """End it; returns once the stage that was running has ended and the worker is free."""
+        """Stop, and wait until the stage that is running has ended."""
         self._halt.set()
         self._thread.join()
 
@@ -76,8 +94,8 @@ class BackgroundPrediction:
         self.stop()
 
 
-class _Any:
-    """Set when any of the events is, or when the interpreter ends."""
+class _AnyOf:
+    """Set if one of the events is, or if the interpreter is shutting down."""
 
     def __init__(self, halt: threading.Event, stop: Stop | None) -> None:
         self.halt, self.stop = halt, stop
@@ -97,25 +115,26 @@ def start(
     exits: int | None = None,
     stop: Stop | None = None,
 ) -> BackgroundPrediction:
-    """Begin a prediction and return at once; it runs on in a thread, evaluating every exit.
+    """Start a prediction in a thread and return at once; every exit is evaluated on the way.
 
     Args:
-        net: as for ``predict``; any number of runs may share it.
-        x: the input; do not change it while the run goes on.
-        deadline: seconds from now; limits are as for ``predict``.
+        net: as for ``predict``; any number of predictions may share it.
+        x: the input, as for ``predict``; do not change it while the prediction runs.
+        deadline: seconds from the call; limits are as for ``predict``.
         macs: multiply-accumulates for the whole input.
-        exits: how many exits to go through.
-        stop: ends the run once it is set.
+        exits: number of exits to go through.
+        stop: an event; once it is set, no further stage is started.
 
     Example:
         >>> import anytime
         >>> net = anytime.create_model("resann-1-8").eval()
-        >>> with anytime.start(net, torch.zeros(1, 3, 32, 32)) as run:
-        ...     early = run.latest()            # None, or the best so far
-        ...     run.result().exit
+        >>> with anytime.start(net, torch.zeros(1, 3, 32, 32)) as background:
+        ...     early = background.latest()     # the best prediction so far; None before the first
+        ...     background.result().exit
         2
     """
-    return BackgroundPrediction(net, x, Limits(deadline, macs, exits, stop), None)
+    clock, limits = Clock(), Limits(deadline, macs, exits, stop)
+    return BackgroundPrediction(net, as_input(net, x), limits, clock)
 
 
 def astart(
@@ -127,9 +146,9 @@ def astart(
     exits: int | None = None,
     stop: Stop | None = None,
 ) -> AsyncGenerator[Prediction, None]:
-    """The predictions of ``start`` one by one, for ``async for``; leaving the loop stops the network.
+    """The predictions of ``start`` as an asynchronous iterator; leaving the loop stops the network.
 
-    That is so if the iterator is made in the loop's head, as below. One that has a name of its own lives on: stop it
+    Leaving the loop is enough if the iterator is created in the ``async for`` statement, as below. Otherwise stop it
     with ``await iterator.aclose()`` or ``contextlib.aclosing``.
 
     Example:
@@ -140,25 +159,23 @@ def astart(
         >>> asyncio.run(exits())
         [0, 1, 2]
     """
-    limits, begun = Limits(deadline, macs, exits, stop), time.perf_counter()
-    return _astart(net, x, limits, begun)
+    clock, limits = Clock(), Limits(deadline, macs, exits, stop)
+    return _astart(net, as_input(net, x), limits, clock)
 
 
-async def _astart(net: Any, x: Any, limits: Limits, begun: float) -> AsyncGenerator[Prediction, None]:
-    if limits.deadline is not None:
-        limits = replace(limits, deadline=limits.deadline - (time.perf_counter() - begun))
+async def _astart(net: Any, x: Any, limits: Limits, clock: Clock) -> AsyncGenerator[Prediction, None]:
     loop = asyncio.get_running_loop()
     queue: asyncio.Queue[Prediction | None] = asyncio.Queue()
 
     def tell(prediction: Prediction | None) -> None:
-        with suppress(RuntimeError):  # the loop is closed: nobody listens any more
+        with suppress(RuntimeError):  # the loop is closed: nobody is waiting
             loop.call_soon_threadsafe(queue.put_nowait, prediction)
 
-    run = BackgroundPrediction(net, x, limits, tell)
+    background = BackgroundPrediction(net, x, limits, clock, tell)
     try:
         while (prediction := await queue.get()) is not None:
             yield prediction
-        if run._error is not None:
-            raise run._error
+        if background._error is not None:
+            raise background._error
     finally:
-        run._halt.set()
+        background._halt.set()

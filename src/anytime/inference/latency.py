@@ -2,23 +2,21 @@
 
 import platform
 import statistics
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import accumulate
+from itertools import accumulate, zip_longest
 from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor
-from torch.utils._pytree import tree_leaves
 
-from anytime.errors import AnytimeError
+from anytime.cost import Form, form_of
+from anytime.errors import AnytimeError, check_integer
 from anytime.files import read_json, write_json
+from anytime.inference.inputs import as_input, device_of, explained
 from anytime.network import AnytimeNetwork
 
 FILE = "profile.json"
@@ -29,17 +27,16 @@ class Kind(NamedTuple):
 
     device: str
     threads: int
-    inputs: tuple[tuple[str, tuple[int, ...]], ...]
-    """Type and shape of each tensor of the input; the first number of a shape is the batch size."""
+    inputs: Form
 
 
-@dataclass
+@dataclass(frozen=True)
 class Profile:
-    """How long each stage and each head takes, in seconds; one entry a stage, shallow to deep.
+    """How long each stage and each head takes, in seconds; one entry per stage, shallow to deep.
 
     Args:
-        stages: of each stage alone.
-        heads: of the head after each stage; None after a stage that has no exit.
+        stages: seconds of each stage alone.
+        heads: seconds of the head after each stage; None after a stage that has no exit.
         kind: the device, threads and input that it was measured with.
     """
 
@@ -47,7 +44,7 @@ class Profile:
     heads: list[float | None]
     kind: Kind | None = None
     refused: int = field(default=0, repr=False, compare=False)
-    """How often in a row a prediction was not begun by what is known here."""
+    """How many predictions in a row were refused because of this profile."""
 
     @property
     def through(self) -> list[float]:
@@ -68,15 +65,15 @@ class Profile:
         return [stages + head for stages, head in done if head is not None]
 
     def deepest(self, deadline: float) -> int | None:
-        """The last exit that can be reached within so many seconds, or None."""
+        """The deepest exit that can be reached within ``deadline`` seconds, or None."""
         return next((exit for exit in reversed(range(len(self.alone))) if self.alone[exit] <= deadline), None)
 
     def ahead(self, stage: int, last: float = 0.0) -> float:
-        """Seconds from the end of a stage (-1: from the start) to the next exit's prediction, at the fastest.
+        """Seconds from the end of a stage (-1: from the start) to the next exit's prediction.
 
         Args:
             stage: the stage that has just ended.
-            last: what it took: a stage that was never seen is guessed to take as long.
+            last: seconds that it took; a stage that was never measured is assumed to take as long.
         """
         seconds = 0.0
         for i in range(stage + 1, len(self.stages)):
@@ -86,31 +83,23 @@ class Profile:
         return seconds + last
 
     def head(self, stage: int) -> float:
-        """Seconds of the head after a stage, at the fastest; 0 where it is not known."""
-        seconds = self.heads[stage]
+        """Seconds of the head after a stage; 0 if not known."""
+        seconds = self.heads[stage] if stage < len(self.heads) else None
         return 0.0 if seconds is None or seconds == inf else seconds
 
-    def learn(self, stage: int, seconds: float, has_exit: bool) -> None:
-        """Note how long a stage took just now; the fastest is kept, so that a slow moment does no lasting harm."""
-        with _lock:  # other threads may learn too
-            if stage == len(self.stages):
-                self.heads.append(inf if has_exit else None)  # not seen yet
-                self.stages.append(seconds)
-            else:
-                self.stages[stage] = min(self.stages[stage], seconds)
+    def fastest(self, other: "Profile") -> "Profile":
+        """The shorter time of each stage and head, so that a slow moment has no lasting effect.
 
-    def try_again(self) -> bool:
-        """Whether to begin in spite of what is known: every tenth time, in case it is of a slow moment."""
-        self.refused = (self.refused + 1) % 10
-        return self.refused == 0
-
-    def learn_head(self, stage: int, seconds: float) -> None:
-        """Likewise of the head after a stage."""
-        known = self.heads[stage]
-        self.heads[stage] = min(inf if known is None else known, seconds)
+        Example:
+            >>> Profile([3.0, 2.0], [0.5, None]).fastest(Profile([4.0, 1.0, 9.0], [0.25, None, inf]))
+            Profile(stages=[3.0, 1.0, 9.0], heads=[0.25, None, inf], kind=None)
+        """
+        stages = [min(pair) for pair in zip_longest(self.stages, other.stages, fillvalue=inf)]
+        pairs = zip_longest(self.heads, other.heads, fillvalue=inf)
+        return Profile(stages, [None if a is None or b is None else min(a, b) for a, b in pairs], self.kind)
 
     def save(self, folder: str | Path) -> Path:
-        """Write it beside a model as ``profile.json``, in the place of one of the same kind if there is any."""
+        """Write it beside a model as ``profile.json``, replacing one of the same kind."""
         path = Path(folder) / FILE
         others = [profile for profile in read_profiles(folder) if profile.kind != self.kind]
         entries = [
@@ -146,47 +135,31 @@ def _checked(entry: dict[str, Any]) -> Profile:
     return Profile(list(stages), list(heads), Kind(str(entry["device"]), int(entry["threads"]), inputs))
 
 
-_known: "WeakKeyDictionary[Any, dict[Kind, Profile]]" = WeakKeyDictionary()
-_lock = threading.Lock()
-
-
-def remember(net: Any, profile: Profile) -> None:
-    """Let predictions of the network go by a profile; what they learn goes to a copy."""
+def remember(net: AnytimeNetwork, profile: Profile) -> None:
+    """Let predictions of the network go by a profile."""
     if profile.kind is None:
         raise AnytimeError("this profile does not say what it was measured with: make it with anytime.profile(net, x)")
-    if isinstance(net, AnytimeNetwork) and len(profile.stages) != len(net.stages):
-        raise AnytimeError(f"a profile of {len(profile.stages)} stages is not one of this network: {len(net.stages)}")
-    with _lock:
-        _known.setdefault(net, {})[profile.kind] = Profile([*profile.stages], [*profile.heads], profile.kind)
+    if len(profile.stages) != len(net.stages):
+        raise AnytimeError(
+            f"the profile has {len(profile.stages)} stages, the network {len(net.stages)}: it is of another network"
+        )
+    profiles_of(net)[profile.kind] = profile
 
 
-def forget(net: Any) -> None:
-    """What was known of a network's latency, since its stages have changed."""
-    with _lock:
-        _known.pop(net, None)
+def profiles_of(net: Any) -> dict[Kind, Profile]:
+    """The latencies known of a network, kept on it until ``net.forget()``.
 
-
-def recall(net: Any, x: Any) -> Profile:
-    """What is known of the network's latency for such an input; an empty profile, to be filled, if nothing is."""
-    kind = kind_of(x)
-    fresh = Profile([], [], kind)
+    A profile is never changed, only replaced by another: so threads need no lock, and a fork cannot leave one locked.
+    """
     try:
-        with _lock:
-            return _known.setdefault(net, {}).setdefault(kind, fresh)
-    except TypeError:  # what has no hash or takes no weak references is not remembered
-        return fresh
+        return vars(net).setdefault("_profiles", {})
+    except TypeError:  # an object without attributes of its own
+        return {}
 
 
 def kind_of(x: Any) -> Kind:
-    """The kind of an input, here and now."""
-    leaves = [leaf for leaf in tree_leaves(x) if isinstance(leaf, Tensor)]
-    inputs = tuple((str(leaf.dtype).removeprefix("torch."), tuple(leaf.shape)) for leaf in leaves)
-    return Kind(_name(device_of(x)), torch.get_num_threads(), inputs)
-
-
-def device_of(x: Any) -> torch.device:
-    """Where an input is."""
-    return next((leaf.device for leaf in tree_leaves(x) if isinstance(leaf, Tensor)), torch.device("cpu"))
+    """The kind of an input on this machine, with the present number of threads."""
+    return Kind(_name(device_of(x)), torch.get_num_threads(), form_of(x))
 
 
 @cache
@@ -204,19 +177,19 @@ def _name(device: torch.device) -> str:
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait until the device has done what it was given: its clock time is what users feel."""
+    """Wait until the device has finished its work."""
     if device.type != "cpu":
         torch.accelerator.synchronize(device)
 
 
 def profile(net: AnytimeNetwork, example: Any, repeats: int = 30, warmup: int = 5) -> Profile:
-    """Measure how long each stage and head takes (medians), and let ``predict`` go by it from now on.
+    """Measure how long each stage and head takes (medians); ``predict`` uses it from then on.
 
     Args:
-        net: the network; it is measured as it stands (its device, threads, memory format), in eval mode.
-        example: an input of the kind that predictions will have, on the network's device.
-        repeats: how many runs the medians are taken over.
-        warmup: runs before those, not counted.
+        net: the network; it is measured as it is (device, threads, memory format), in eval mode.
+        example: an input like those of the predictions, on the network's device.
+        repeats: number of runs that the medians are taken over.
+        warmup: number of runs before those, not counted.
 
     Example:
         >>> import anytime
@@ -225,26 +198,27 @@ def profile(net: AnytimeNetwork, example: Any, repeats: int = 30, warmup: int = 
         >>> len(profile.stages), profile.deepest(deadline=60.0)
         (3, 2)
     """
-    if repeats < 1 or warmup < 0:
-        raise AnytimeError(f"repeats={repeats}, warmup={warmup}: the median needs at least one run, and none is undone")
+    repeats, warmup = check_integer("repeats", repeats), check_integer("warmup", warmup, least=0)
     if not isinstance(net, AnytimeNetwork):
         raise AnytimeError(
-            f"a {type(net).__name__} is no anytime network: its predictions are learned from as they come"
+            f"a {type(net).__name__} is not an AnytimeNetwork: its latency is learned from its predictions"
         )
+    example = as_input(net, example)
     was_training = net.training
     net.eval()
     try:
-        runs = [list(_clocked(net, example)) for _ in range(warmup + repeats)][warmup:]
+        with explained(net, example):
+            runs = [list(_clocked(net, example)) for _ in range(warmup + repeats)][warmup:]
     finally:
         net.train(was_training)
-    stages = [statistics.median(stage for stage, _ in times) for times in zip(*runs, strict=True)]
-    heads = [
-        None if None in (h := [head for _, head in times]) else statistics.median(h)
-        for times in zip(*runs, strict=True)
-    ]
-    measured = Profile(stages, heads, kind_of(example))
-    remember(net, measured)
-    return measured
+    stages, heads = [], []
+    for times in zip(*runs, strict=True):
+        stages.append(statistics.median(stage for stage, _ in times))
+        measured = [head for _, head in times if head is not None]
+        heads.append(statistics.median(measured) if measured else None)
+    found = Profile(stages, heads, kind_of(example))
+    remember(net, found)
+    return found
 
 
 def _clocked(net: AnytimeNetwork, example: Any) -> Iterator[tuple[float, float | None]]:
@@ -253,12 +227,12 @@ def _clocked(net: AnytimeNetwork, example: Any) -> Iterator[tuple[float, float |
     with torch.inference_mode():
         synchronize(device)
         start = time.perf_counter()
-        for head in net.walk(example):
+        for exit in net.walk(example):
             synchronize(device)
             reached = time.perf_counter()
-            if head is not None:
-                head()
+            if exit is not None:
+                exit()
                 synchronize(device)
             end = time.perf_counter()
-            yield reached - start, None if head is None else end - reached
+            yield reached - start, None if exit is None else end - reached
             start = end

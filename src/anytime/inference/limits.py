@@ -1,47 +1,47 @@
-"""Stop whenever: predictions under a deadline or another limit, and predictions that run on in the background."""
+"""Predictions under a deadline or another limit."""
 
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from numbers import Real
 from typing import Any, Protocol
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
-from anytime.cost import Costs, costs, shapes
-from anytime.errors import AnytimeError
-from anytime.inference.latency import Profile, device_of, kind_of, recall, synchronize
+from anytime.cost import Costs, known_costs, shapes
+from anytime.errors import AnytimeError, check_integer
+from anytime.inference.clock import Clock
+from anytime.inference.inputs import as_input, explained
 
 
 class Stop(Protocol):
-    """What tells a prediction to end: ``threading.Event``, ``multiprocessing.Event`` or the like."""
+    """Tells a prediction to stop: ``threading.Event``, ``multiprocessing.Event`` or anything else with ``is_set``."""
 
     def is_set(self) -> bool:
-        """Whether it is time."""
+        """Whether to stop."""
         ...
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """The best answer that was reached."""
+    """The best prediction that was reached."""
 
     logits: Tensor
     exit: int
-    """Which exit gave it; 0 is the shallowest."""
+    """The exit that gave it; 0 is the shallowest."""
     seconds: float
-    """From the call to the answer."""
+    """Seconds from the call to the prediction."""
     complete: bool
-    """Whether it is the network's last exit: there is none better."""
+    """Whether it is from the last exit of the network."""
     stopped_by: str | None
-    """What kept it from going on: ``deadline``, ``macs``, ``exits``, ``stop``; None where nothing did (yet)."""
+    """The limit that was met: ``deadline``, ``macs``, ``exits`` or ``stop``; None if none was (yet)."""
     _costs: Callable[[], Costs | None] = field(repr=False, default=lambda: None)
     _every: bool = field(repr=False, default=False)
 
     @property
     def macs(self) -> int | None:
-        """Multiply-accumulates spent on the whole input; None where they cannot be counted. Counted when asked for."""
+        """Multiply-accumulates spent on the whole input; None if they cannot be counted. Counted on first access."""
         cost = self._costs()
         return cost and (cost.macs if self._every else cost.alone)[self.exit]
 
@@ -51,9 +51,9 @@ class UnfinishedError(AnytimeError, TimeoutError):
 
     Attributes:
         stopped_by: the limit: ``deadline``, ``macs``, ``stop``, or the ``timeout`` of ``BackgroundPrediction.result``.
-        seconds: spent.
-        needed: what the first exit takes, in seconds (deadline) or MACs (macs); None where it is not known.
-        prediction: the first exit's answer where it came, but too late; otherwise None.
+        seconds: seconds from the call to this error.
+        needed: what the first exit takes, in seconds (deadline) or MACs (macs); None if not known.
+        prediction: the prediction of the first exit if it came after the deadline; otherwise None.
     """
 
     def __init__(
@@ -61,8 +61,8 @@ class UnfinishedError(AnytimeError, TimeoutError):
     ) -> None:
         self.stopped_by, self.seconds, self.needed, self.prediction = stopped_by, seconds, needed, prediction
         unit = "multiply-accumulates" if stopped_by == "macs" else "s"
-        more = "" if needed is None else f": it takes about {needed:.4g} {unit}; give it that, or use a smaller network"
-        late = "; it came too late, as .prediction of this error" if prediction else ""
+        more = "" if needed is None else f": it takes about {needed:.4g} {unit}; allow more, or use a smaller network"
+        late = "; its prediction came too late and is in the attribute .prediction of this error" if prediction else ""
         super().__init__(f"no exit was reached within the limit ({stopped_by}){more}{late}")
 
 
@@ -75,22 +75,22 @@ def predict(
     exits: int | None = None,
     stop: Stop | None = None,
 ) -> Prediction:
-    """The best prediction within all the limits given; without any, that of the last exit.
+    """The best prediction within all limits given; without limits, that of the last exit.
 
-    Only the head of the exit that is returned is evaluated. With a deadline, a stage is not begun that would not end
-    in time by what is known of the network's latency: measured by ``profile``, saved with the model, or learned from
-    the predictions before.
+    Only the head of the exit that is returned is evaluated. With a deadline, a stage is not started if it is not
+    expected to end in time. The latencies for that are measured by ``profile``, saved with the model, or learned from
+    earlier predictions.
 
     Args:
-        net: an ``AnytimeNetwork`` in eval mode, or anything with ``steps(x)``.
-        x: the input.
-        deadline: seconds from now.
+        net: an ``AnytimeNetwork`` in eval mode, or any object with ``steps(x)``.
+        x: the input: a tensor, a NumPy array, or a dict, tuple or list of them.
+        deadline: seconds from the call.
         macs: multiply-accumulates for the whole input.
-        exits: how many exits to go through.
-        stop: ends the prediction once it is set, within one stage.
+        exits: number of exits to go through.
+        stop: an event; once it is set, no further stage is started.
 
     Raises:
-        UnfinishedError: not even the first exit could be reached.
+        UnfinishedError: if not even the first exit could be reached.
 
     Example:
         >>> import anytime
@@ -99,10 +99,11 @@ def predict(
         >>> prediction.exit, prediction.complete, prediction.stopped_by
         (1, False, 'exits')
     """
+    clock, limits = Clock(), Limits(deadline, macs, exits, stop)
     with torch.inference_mode():
-        for prediction in answers(net, x, Limits(deadline, macs, exits, stop), every=False):
+        for prediction in answers(net, as_input(net, x), limits, clock, every=False):
             return prediction
-    raise AnytimeError(f"this {type(net).__name__} has no exits: its steps(x) gave nothing")
+    raise AnytimeError(f"the {type(net).__name__} has no exits: its steps(x) yielded nothing")
 
 
 @dataclass(frozen=True)
@@ -117,154 +118,138 @@ class Limits:
     def __post_init__(self) -> None:
         for name in ("deadline", "macs"):
             value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or value != value):
-                raise AnytimeError(f"{name}={value!r}: it must be a number")
-        if self.exits is not None and (
-            isinstance(self.exits, bool) or not isinstance(self.exits, int) or self.exits < 1
-        ):
-            raise AnytimeError(f"exits={self.exits!r}: it must be a whole number from 1")
+            if value is not None and (isinstance(value, bool) or not isinstance(value, Real) or value != value):
+                raise AnytimeError(f"{name}={value!r} must be a number")
+        if self.exits is not None:
+            check_integer("exits", self.exits)
         if self.stop is not None and (isinstance(self.stop, type) or not hasattr(self.stop, "is_set")):
-            raise AnytimeError(f"stop={self.stop!r}: it must be an event, e.g. threading.Event(), with is_set()")
+            raise AnytimeError(f"stop={self.stop!r} must be an event with is_set(), e.g. threading.Event()")
+
+    def stopped(self) -> bool:
+        """Whether the event is set."""
+        return self.stop is not None and self.stop.is_set()
+
+    def last_exit(self, net: Any, x: Any, every: bool) -> tuple[int | None, str | None]:
+        """The exit to end at and the limit that sets it; None if no limit does so in advance.
+
+        Args:
+            net: the network.
+            x: its input.
+            every: whether all heads are evaluated on the way.
+        """
+        last, limit = None, None
+        total = getattr(net, "exits", None)
+        if self.exits is not None:
+            if total is not None and self.exits > total:
+                raise AnytimeError(f"exits={self.exits}: the network has {total}")
+            last, limit = self.exits - 1, "exits"
+        if self.macs is not None:
+            cost = _costs(net, x)
+            if cost is None:
+                raise AnytimeError(f"macs={self.macs}: the cost of a {type(net).__name__} is not known")
+            spent = cost.macs if every else cost.alone
+            within = [exit for exit, macs in enumerate(spent) if macs <= self.macs]
+            if not within:
+                raise UnfinishedError("macs", 0.0, spent[0])
+            if last is None or within[-1] < last:
+                last, limit = within[-1], "macs"
+        return (None, None) if last is None or last + 1 == total else (last, limit)
+
+    def check_start(self, clock: Clock) -> None:
+        """Raise if not even the first exit can be expected in time."""
+        seconds = clock.seconds
+        if self.stopped():
+            raise UnfinishedError("stop", seconds)
+        if self.deadline is None:
+            return
+        needed = clock.first_exit
+        if seconds >= self.deadline or (seconds + needed >= self.deadline and not clock.try_again()):
+            raise UnfinishedError("deadline", seconds, needed or None)
+
+    def met_after_stage(self, clock: Clock, every: bool) -> str | None:
+        """The limit that forbids to start the next stage, if any."""
+        if self.stopped():
+            return "stop"
+        if self.deadline is not None and clock.next_answer(with_head=every) > self.deadline:
+            return "deadline"
+        return None
 
 
 def check_limits(**limits: Any) -> None:
-    """Refuse limits that make no sense."""
+    """Raise if the limits are invalid."""
     Limits(**limits)
 
 
-def answers(net: Any, x: Any, limits: Limits, every: bool) -> Iterator[Prediction]:
-    """Walk through the network within the limits: every exit's prediction on the way, or the last one alone.
+def answers(net: Any, x: Any, limits: Limits, clock: Clock, every: bool) -> Iterator[Prediction]:
+    """Walk through the network within the limits.
 
-    What is done after each stage is kept short and flat: it is added to every stage's time.
+    Args:
+        net: the network.
+        x: its input.
+        limits: when to end.
+        clock: started when the prediction was asked for.
+        every: yield the prediction of every exit on the way; otherwise only that of the last one reached.
     """
-    clock = time.perf_counter
-    begun = clock()
-    deadline, stop = limits.deadline, limits.stop
-    device, known = device_of(x), recall(net, x)
     if getattr(net, "training", False):
-        raise AnytimeError("the network is in training mode: its answers would depend on the batch; call net.eval()")
-    last, why_last = _last_exit(net, x, limits, every)
-    _refuse(limits, known, begun)
-    before = clock()
+        raise AnytimeError("the network is in training mode: its predictions depend on the batch; call net.eval()")
+    clock.recall(net, x)
+    with explained(net, x):
+        last, bound = limits.last_exit(net, x, every)
+    limits.check_start(clock)
+    count = partial(_costs, net, shapes(x))
 
-    def opened(why: str | None, ended: bool = False) -> Prediction:
-        nonlocal before
-        start = clock()
-        logits = head()
-        synchronize(device)
-        before = clock()
-        known.learn_head(exit_stage, before - start)
-        complete = ended or exit + 1 == getattr(net, "exits", None)
-        count = partial(_costs, net, shapes(x))
-        answer = Prediction(logits, exit, before - begun, complete, None if complete else why, count, every)
-        if exit == 0 and deadline is not None and answer.seconds > deadline:
-            raise UnfinishedError("deadline", answer.seconds, known.ahead(-1), answer)
-        return answer
+    def evaluate(reached: Callable[[], Tensor], limit: str | None, complete: bool = False) -> Prediction:
+        logits, seconds = reached(), clock.head_ended()
+        complete = complete or exit + 1 == getattr(net, "exits", None)
+        prediction = Prediction(logits, exit, seconds, complete, None if complete else limit, count, every)
+        if exit == 0 and limits.deadline is not None and seconds > limits.deadline:
+            raise UnfinishedError("deadline", seconds, clock.first_exit, prediction)
+        return prediction
 
-    head: Callable[[], Tensor] = _nothing
-    exit = stage = exit_stage = newest = -1
-    expected = actual = 0.0  # seconds of the stages so far: as known, and by the clock
-    must_wait, stages = device.type != "cpu", known.stages
-    for reached in _walk(net, x):
-        if must_wait:
-            synchronize(device)
-        now = clock()
-        took, before = now - before, now
-        stage += 1
-        actual += took
-        expected += stages[stage] if stage < len(stages) else took
-        if stage == len(stages) or took < stages[stage]:
-            known.learn(stage, took, reached is not None)
+    exit, answered = -1, False
+    latest: Callable[[], Tensor] | None = None  # the latest exit, unless its head has been evaluated
+    for reached in _timed_walk(net, x, clock):
         if reached is not None:
-            head, exit, exit_stage = reached, exit + 1, stage
-        why = None
-        if exit == last:
-            why = why_last
-        elif stop is not None and stop.is_set():
-            why = "stop"
-        elif deadline is not None:
-            ahead = known.ahead(stage, took) + (known.head(stage) if every else 0.0)
-            # The machine may be slower just now than it can be.
-            if now - begun + ahead * max(1.0, actual / expected if expected else 1.0) > deadline:
-                why = "deadline"
-        if exit > newest and (every or why) and not (why == "stop" and newest >= 0):  # who stops does not wait
-            newest = exit
-            yield opened(why)
-            if not why and stop is not None and stop.is_set():  # meanwhile
+            exit, latest = exit + 1, reached
+        limit = bound if exit == last else limits.met_after_stage(clock, every)
+        # After a stop, evaluate no further head if there is a prediction already.
+        if latest is not None and (every or limit) and not (limit == "stop" and answered):
+            yield evaluate(latest, limit)
+            latest, answered = None, True
+            if limits.stopped():
                 return
-        if why:
+        if limit:
             if exit < 0:
-                raise UnfinishedError(why, clock() - begun)
+                raise UnfinishedError(limit, clock.seconds)
             return
-    if exit > newest:
-        yield opened(None, ended=True)
+    if latest is not None:
+        yield evaluate(latest, None, complete=True)
 
 
-def _nothing() -> Tensor:
-    raise AssertionError("no exit was reached")
+def _timed_walk(net: Any, x: Any, clock: Clock) -> Iterator[Callable[[], Tensor] | None]:
+    """The exits as the walk reaches them, None after a stage without one; the clock notes and learns the times."""
+    walk = iter(_walk(net, x))
+    clock.start()
+    try:
+        with explained(net, x):
+            reached = next(walk)
+        while True:
+            clock.stage_ended(has_exit=reached is not None)
+            yield reached
+            reached = next(walk)
+    except StopIteration:
+        return
+    finally:
+        clock.learn()
 
 
 def _walk(net: Any, x: Any) -> Iterator[Callable[[], Tensor] | None]:
-    """Exits one after the other, unopened; of a network that has ``steps`` alone they are open already."""
     if hasattr(net, "walk"):
         return net.walk(x)
     if not hasattr(net, "steps"):
-        raise AnytimeError(
-            f"a {type(net).__name__} has no steps(x): give an anytime network; anytime.convert makes one"
-        )
+        raise AnytimeError(f"a {type(net).__name__} has no steps(x): pass an anytime network, see anytime.convert")
     return ((lambda step=step: step.logits) for step in net.steps(x))
 
 
-def _last_exit(net: Any, x: Any, limits: Limits, every: bool) -> tuple[int | None, str | None]:
-    """The exit to end at, where a limit says so beforehand, and which limit that is."""
-    last, why = None, None
-    total = getattr(net, "exits", None)
-    if limits.exits is not None:
-        if total is not None and limits.exits > total:
-            raise AnytimeError(f"exits={limits.exits}: this network has {total}")
-        last, why = limits.exits - 1, "exits"
-    if limits.macs is not None:
-        cost = _costs(net, x)
-        if cost is None:
-            raise AnytimeError(f"macs={limits.macs}: the cost of a {type(net).__name__} is not known")
-        spent = cost.macs if every else cost.alone
-        within = [exit for exit, macs in enumerate(spent) if macs <= limits.macs]
-        if not within:
-            raise UnfinishedError("macs", 0.0, spent[0])
-        if last is None or within[-1] < last:
-            last, why = within[-1], "macs"
-    return (None, None) if last is None or last + 1 == total else (last, why)
-
-
-def _refuse(limits: Limits, known: Profile, begun: float) -> None:
-    """Do not even begin what cannot end well.
-
-    What is known may be of a slow moment, and would stay so if nothing were tried any more: so some are let through.
-    """
-    seconds = time.perf_counter() - begun
-    if limits.stop is not None and limits.stop.is_set():
-        raise UnfinishedError("stop", seconds)
-    if limits.deadline is None:
-        return
-    needed = known.ahead(-1)
-    if seconds >= limits.deadline or (seconds + needed >= limits.deadline and not known.try_again()):
-        raise UnfinishedError("deadline", seconds, needed or None)
-
-
-_counted: "WeakKeyDictionary[Any, dict[Any, Costs]]" = WeakKeyDictionary()
-
-
 def _costs(net: Any, x: Any) -> Costs | None:
-    """The costs of such an input, counted once."""
-    if not hasattr(net, "walk"):
-        return None
-    inputs = kind_of(x).inputs
-    known = _counted.setdefault(net, {})
-    if inputs not in known:
-        known[inputs] = costs(net, x)
-    return known[inputs]
-
-
-def forget(net: Any) -> None:
-    """What was counted of a network, since its stages have changed."""
-    _counted.pop(net, None)
+    return known_costs(net, x) if hasattr(net, "walk") else None

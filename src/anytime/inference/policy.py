@@ -11,6 +11,7 @@ from torch.utils._pytree import tree_leaves
 
 from anytime.errors import AnytimeError, check_number
 from anytime.files import read_json, write_json
+from anytime.inference.inputs import as_input, explained
 from anytime.network import AnytimeNetwork
 
 FILE = "policy.json"
@@ -61,8 +62,7 @@ class Policy:
         """
         if net.exits != len(self.temperatures):
             raise AnytimeError(f"this policy is for a network of {len(self.temperatures)} exits, not of {net.exits}")
-        if not any(isinstance(leaf, Tensor) for leaf in tree_leaves(x)):
-            raise AnytimeError(f"got {x!r}; expected a batch: a tensor, or tensors in a dict, tuple or list")
+        x = as_input(net, x)
         if net.training:
             raise AnytimeError(
                 "the network is in training mode: its answers would depend on the batch; call net.eval()"
@@ -77,7 +77,8 @@ class Policy:
         exits = torch.full_like(inside, net.exits - 1)
         logits = torch.empty(0)
         walk = net.walk(x)
-        head = next(walk)
+        with explained(net, x):
+            head = next(walk)
         for exit in range(net.exits):
             while head is None:
                 head = next(walk)

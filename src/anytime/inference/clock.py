@@ -1,0 +1,98 @@
+"""The time of one walk: what its stages took, and what is expected of the next ones."""
+
+import time
+from dataclasses import replace
+from math import inf
+from operator import lt
+from typing import Any
+
+from anytime.inference.inputs import device_of
+from anytime.inference.latency import Profile, kind_of, profiles_of, synchronize
+
+
+class Clock:
+    """Measures the stages and heads of one walk and compares them with the latencies known of the network.
+
+    What is done after each stage is kept short: it adds to the time of every stage.
+    """
+
+    def __init__(self) -> None:
+        self._begun = self._before = time.perf_counter()
+        self._stages: list[float] = []
+        self._heads: list[float | None] = []
+        self._exit_stage = -1
+        self._actual = self._expected = 0.0  # seconds of the stages so far: measured, and as known
+
+    def recall(self, net: Any, x: Any) -> None:
+        """Look up what is known of the network's latency for such an input."""
+        self._device, self._kind = device_of(x), kind_of(x)
+        self._waits = self._device.type != "cpu"
+        self._profiles = profiles_of(net)
+        self._known = self._profiles.get(self._kind) or Profile([], [], self._kind)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the call."""
+        return time.perf_counter() - self._begun
+
+    @property
+    def first_exit(self) -> float:
+        """Seconds that the first exit is known to take; 0 if it is not known."""
+        return self._known.ahead(-1)
+
+    def start(self) -> None:
+        """The first stage is about to run."""
+        self._before = time.perf_counter()
+
+    def stage_ended(self, has_exit: bool) -> None:
+        """Note the time of the stage that has just ended."""
+        if self._waits:
+            synchronize(self._device)
+        now = time.perf_counter()
+        took, self._before = now - self._before, now
+        stage = len(self._stages)
+        self._actual += took
+        self._expected += self._known.stages[stage] if stage < len(self._known.stages) else took
+        self._stages.append(took)
+        self._heads.append(inf if has_exit else None)
+        if has_exit:
+            self._exit_stage = stage
+
+    def head_ended(self) -> float:
+        """Note the time of the latest exit's head, which has just ended; seconds since the call."""
+        synchronize(self._device)
+        now = time.perf_counter()
+        self._heads[self._exit_stage], self._before = now - self._before, now
+        return now - self._begun
+
+    def next_answer(self, with_head: bool) -> float:
+        """Seconds from the call to the next exit's prediction, as known, at the pace of this walk.
+
+        Args:
+            with_head: whether the head of the present exit is evaluated before.
+        """
+        stage = len(self._stages) - 1
+        ahead = self._known.ahead(stage, self._stages[-1]) + (self._known.head(stage) if with_head else 0.0)
+        # The known times are the fastest: the machine may be slower at the moment.
+        pace = max(1.0, self._actual / self._expected) if self._expected else 1.0
+        return self._before - self._begun + ahead * pace
+
+    def try_again(self) -> bool:
+        """Whether to begin although the deadline seems too short: every tenth time, in case the profile is too slow."""
+        refused = self._known.refused + 1
+        self._profiles[self._kind] = replace(self._known, refused=refused % 10)
+        return refused == 10
+
+    def learn(self) -> None:
+        """Add the times of this walk to what is known of the network."""
+        known = self._profiles.get(self._kind, self._known)  # another thread may have learned meanwhile
+        if (
+            len(self._stages) > len(known.stages)
+            or any(map(lt, self._stages, known.stages))
+            or self._faster_head(known)
+        ):
+            self._profiles[self._kind] = known.fastest(Profile(self._stages, self._heads))
+
+    def _faster_head(self, known: Profile) -> bool:
+        pairs = zip(self._heads, known.heads, strict=False)
+        return any(new is not None and old is not None and new < old for new, old in pairs)

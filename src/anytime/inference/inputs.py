@@ -1,0 +1,84 @@
+"""What predictions take: tensors, arrays, or containers of them."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map
+
+from anytime.errors import AnytimeError
+from anytime.network import AnytimeNetwork, tensors_of
+
+
+def as_input(net: Any, x: Any) -> Any:
+    """An input with its arrays as tensors: on the network's device, floats of its precision.
+
+    Example:
+        >>> import anytime
+        >>> net = anytime.create_model("resann-1-8")
+        >>> as_input(net, np.zeros((1, 3, 32, 32))).dtype
+        torch.float32
+    """
+    if isinstance(x, Tensor):
+        return x
+    leaves = tree_leaves(x)
+    if any(isinstance(leaf, np.ndarray) for leaf in leaves):
+        weight = _weight(net)
+        return tree_map(lambda leaf: _tensor(leaf, weight) if isinstance(leaf, np.ndarray) else leaf, x)
+    if isinstance(net, AnytimeNetwork) and not any(isinstance(leaf, Tensor) for leaf in leaves):
+        raise AnytimeError(
+            f"the input is {_described(x)}; expected a tensor or an array, or a dict, tuple or list of them"
+        )
+    return x
+
+
+@contextmanager
+def explained(net: Any, x: Any) -> Iterator[None]:
+    """Explain what the network raises if the type of the input is the likely cause."""
+    try:
+        yield
+    except (RuntimeError, TypeError) as error:
+        weight = _weight(net)
+        for leaf in tensors_of(x):
+            if weight is None or leaf.dtype == weight.dtype:
+                continue
+            given = f"the input is {_name(leaf)}, the network's weights are {_name(weight)}"
+            if leaf.dtype == torch.uint8:
+                raise AnytimeError(
+                    f"{given}: convert pixels to floats and normalize them as in training, e.g. data.normalize(pixels)"
+                ) from error
+            if leaf.is_floating_point():
+                raise AnytimeError(f"{given}: convert it with x.to(torch.{_name(weight)})") from error
+        raise
+
+
+def device_of(x: Any) -> torch.device:
+    """The device of an input."""
+    tensors = tensors_of(x)
+    return tensors[0].device if tensors else torch.device("cpu")
+
+
+def _weight(net: Any) -> Tensor | None:
+    """A parameter whose type and device stand for the network's."""
+    parameters = net.parameters() if hasattr(net, "parameters") else ()
+    return next((parameter for parameter in parameters if parameter.is_floating_point()), None)
+
+
+def _tensor(array: np.ndarray, weight: Tensor | None) -> Tensor:
+    if array.dtype.kind not in "fiub":
+        raise AnytimeError(f"the input is an array of {array.dtype}; expected an array of numbers")
+    tensor = torch.as_tensor(array)
+    if weight is None:
+        return tensor
+    return tensor.to(weight.device, weight.dtype if tensor.is_floating_point() else None)
+
+
+def _name(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _described(x: Any) -> str:
+    return "None" if x is None else f"a {type(x).__name__}"

@@ -1,0 +1,75 @@
+"""What predictions take as input."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import anytime
+from anytime.inference.policy import Policy
+
+NET = anytime.create_model("resann-1-8").eval()
+POLICY = Policy("confidence", [0.3, 0.3], [1.0] * 3, [1.0] * 3, [1.0] * 3, 1.0)
+WAYS = {
+    "predict": anytime.predict,
+    "predict with macs": lambda net, x: anytime.predict(net, x, macs=1e12),
+    "start": lambda net, x: anytime.start(net, x).result(),
+    "profile": lambda net, x: anytime.profile(net, x, repeats=1, warmup=0),
+    "policy": POLICY.predict,
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+@pytest.mark.parametrize("way", ["predict", "predict with macs", "start", "policy"])
+def test_arrays_of_floats_are_taken(way, dtype):
+    x = np.random.default_rng(0).normal(size=(2, 3, 16, 16)).astype(dtype)
+    logits = WAYS[way](NET, x).logits
+    assert torch.equal(logits, WAYS[way](NET, torch.from_numpy(x).float()).logits)
+
+
+def test_arrays_in_a_dict():
+    class Lookup(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.words = nn.Embedding(5, 4)
+
+        def forward(self, x):
+            return (self.words(x["ids"]) * x["mask"][..., None]).sum(1)
+
+    net = anytime.AnytimeNetwork([Lookup()], [nn.Linear(4, 2)]).double().eval()
+    x = {"ids": np.array([[1, 2], [3, 4]]), "mask": np.ones((2, 2))}
+    as_tensors = {name: torch.from_numpy(array) for name, array in x.items()}
+    assert torch.equal(anytime.predict(net, x).logits, anytime.predict(net, as_tensors).logits)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        (torch.zeros(1, 3, 16, 16, dtype=torch.uint8), r"uint8.*float32.*normalize them as in training"),
+        (np.zeros((1, 3, 16, 16), np.uint8), r"uint8.*float32.*normalize them as in training"),
+        (torch.zeros(1, 3, 16, 16, dtype=torch.float64), r"float64.*float32.*x\.to\(torch\.float32\)"),
+        (np.array(["image.png"]), "array of numbers"),
+        (None, "the input is None; expected a tensor or an array"),
+        ("image.png", "the input is a str; expected a tensor or an array"),
+        ([[0.5, 0.5]], "the input is a list; expected a tensor or an array"),
+    ],
+)
+def test_other_inputs_are_explained(way, x, message):
+    with pytest.raises(anytime.AnytimeError, match=message):
+        WAYS[way](NET, x)
+
+
+def test_errors_that_the_type_does_not_explain_stay():
+    net = anytime.AnytimeNetwork([nn.Linear(2, 2)], [nn.Linear(2, 2)]).eval()
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        anytime.predict(net, torch.zeros(1, 4))
+
+
+def test_a_network_may_take_pixels():
+    class Scale(nn.Module):
+        def forward(self, x):
+            return x.float().flatten(1) / 255
+
+    net = anytime.AnytimeNetwork([Scale()], [nn.Linear(4, 2)]).eval()
+    assert anytime.predict(net, torch.zeros(1, 2, 2, dtype=torch.uint8)).complete
