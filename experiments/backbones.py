@@ -62,7 +62,9 @@ def show(preset: str, records: Records) -> Section:
     section.table(["", *(f"{fraction:g}" for fraction in FRACTIONS), "cost", "n"], rows)
     section.text += _verdicts(curves)
     title = f"Backbones on {DATA[preset]}: each prediction held until the next"
-    section.figures["curves"] = ("Test error against cost", partial(plot_held, curves, title=title))
+    panels = {model: [label for label in curves if label.startswith(f"{model}, ")] for model in SEEDS[preset]}
+    panels = {model: labels for model, labels in panels.items() if labels}
+    section.figures["curves"] = ("Test error against cost", partial(plot_held, curves, title=title, panels=panels))
     return section
 
 

@@ -112,7 +112,9 @@ def _add(section: Section, ensemble: Ensemble, curves: dict[str, list[Curve]]) -
     figure = {name: [(c["macs"], c["errors"]) for c in seeds] for name, seeds in curves.items()}
     title = f"EANN on {ensemble.data}: each prediction held until a better one"
     dashed = [name for name in figure if "alone" in name or "linear" in name]
-    draw = partial(plot_held, figure, title=title, dashed=dashed, points=[OPT])
+    both = [name for name in figure if not name.endswith(("AdaLoss", "CONST"))]
+    panels = {scheme: [name for name in figure if name.endswith(scheme)] + both for scheme in ("AdaLoss", "CONST")}
+    draw = partial(plot_held, figure, title=title, dashed=dashed, points=[OPT], panels=panels)
     section.figures[ensemble.data] = (f"Test error against cost on {ensemble.data}", draw)
 
 

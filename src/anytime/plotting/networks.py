@@ -1,0 +1,138 @@
+"""Plots of one network or run, or of a few on the same axes: error against cost, budgets, learning."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from anytime.evaluation import Curve
+from anytime.inference.calibration import Budgeted
+from anytime.plotting.style import OTHER_COLORS, colors_of, finish, pyplot, write
+
+
+def plot_learning(history: Sequence[Mapping[str, Any]], path: str | Path, title: str = "") -> Path:
+    """Draw the losses and errors of the first, middle and last exit against epochs.
+
+    Args:
+        history: what ``fit`` recorded, or the lines of ``log.jsonl``.
+        path: the picture's file; its suffix determines the format.
+        title: the title.
+    """
+    plt = pyplot()
+    figure, (top, bottom) = plt.subplots(2, 1, figsize=(7, 5.4), sharex=True, layout="constrained")
+    epochs = [record["epoch"] for record in history]
+    known = [i for i, loss in enumerate(history[-1]["train"]["losses"]) if loss is not None]
+    chosen = sorted({known[0], known[len(known) // 2], known[-1]})
+    for exit, color in zip(chosen, OTHER_COLORS, strict=False):
+        name = f"exit {exit + 1}"
+        style = {"color": color, "marker": "." if len(epochs) < 30 else None}
+        top.plot(epochs, [r["train"]["losses"][exit] for r in history], label=name, **style)
+        for split, line in (("train", ":"), ("validation", "-")):
+            if all(split in record for record in history):
+                errors = [100 * record[split]["errors"][exit] for record in history]
+                bottom.plot(epochs, errors, line, label=f"{name}, {split}", **style)
+    top.set(ylabel="training loss (cross-entropy)", ylim=(0, None))
+    bottom.set(ylabel="error (%)", xlabel="epoch", ylim=(0, None))
+    bottom.xaxis.get_major_locator().set_params(integer=True)
+    finish(top, title)
+    finish(bottom)
+    return write(plt, figure, path)
+
+
+def plot_curves(
+    curves: Mapping[str, Curve],
+    path: str | Path,
+    title: str = "",
+    weights: Mapping[str, list[float]] | None = None,
+) -> Path:
+    """Draw error against cost of one or more networks; with ``weights``, the loss weights of each exit below.
+
+    Args:
+        curves: by name, the results of ``evaluate``.
+        path: the picture's file; its suffix determines the format.
+        title: the title.
+        weights: by the same names, a weight for each exit.
+    """
+    plt = pyplot()
+    weights = weights or {}
+    rows = 2 if weights else 1
+    figure, axes = plt.subplots(
+        rows, 1, figsize=(7, 4.4 + 1.8 * (rows - 1)), sharex=True, squeeze=False, layout="constrained",
+        height_ratios=[2.4, 1][:rows],
+    )  # fmt: skip
+    top, last = axes[0][0], axes[-1][0]
+    for (name, curve), color in zip(curves.items(), colors_of(curves), strict=True):
+        style = {"marker": "o", "markersize": 4, "color": color, "label": name}
+        top.plot(*_points(curve), **style)
+        if name in weights:
+            last.plot([macs / 1e6 for macs in curve.costs.macs], weights[name], **style)
+    images = {curve.images for curve in curves.values()}
+    top.set_ylabel(f"test error (%, {images.pop():,} images)" if len(images) == 1 else "test error (%)")
+    if weights:
+        last.set(ylabel="loss weight", ylim=(0, None))
+    last.set_xlabel("cost up to the exit (million multiply-accumulates)")
+    if len({tuple(curve.costs.macs) for curve in curves.values()}) == 1:
+        _exit_axes(top, next(iter(curves.values())))
+    finish(top, title)
+    if weights:
+        finish(last, legend=False)
+    return write(plt, figure, path)
+
+
+def plot_budgets(curve: Curve, budgeted: Mapping[str, Sequence[Budgeted]], path: str | Path, title: str = "") -> Path:
+    """Draw error against the cost if all samples stop at the same exit, and against the average cost if they do not.
+
+    Below, the share of the samples that leave at each exit, for each budget of the first policy.
+
+    Args:
+        curve: the result of ``evaluate``: every sample stops at the same exit.
+        budgeted: by the policy's name, the result of ``sweep``: each sample leaves at the first confident exit.
+        path: the picture's file; its suffix determines the format.
+        title: the title.
+    """
+    plt = pyplot()
+    figure, (top, bottom) = plt.subplots(
+        2, 1, figsize=(7, 6.6), sharex=True, layout="constrained", height_ratios=[1.7, 1]
+    )  # fmt: skip
+    top.plot(*_points(curve), "o-", markersize=4, color="#222222", label="anytime: all samples stop at one exit")
+    for (name, reached), color in zip(budgeted.items(), OTHER_COLORS, strict=False):
+        spent, errors = [p.cost / 1e6 for p in reached], [100 * p.error for p in reached]
+        top.plot(spent, errors, "s-", markersize=4, color=color, label=f"samples leave early: {name}")
+    top.set_ylabel(f"test error (%, {curve.images:,} images)")
+    first = next(iter(budgeted.values()))
+    exits, width = len(curve.errors), 0.7 * (first[-1].cost - first[0].cost) / 1e6 / max(1, len(first) - 1)
+    colors = plt.get_cmap("viridis")
+    for point in first:
+        below = 0.0
+        for exit, share in enumerate(point.shares):
+            color = colors(exit / max(1, exits - 1))
+            bottom.bar(point.cost / 1e6, 100 * share, width, bottom=below, color=color, linewidth=0)
+            below += 100 * share
+    scale = plt.cm.ScalarMappable(plt.Normalize(1, exits), colors)
+    figure.colorbar(scale, ax=bottom, label="left at exit", pad=0.02).locator.set_params(integer=True)
+    bottom.set(ylabel="share of samples (%)", ylim=(0, 100))
+    bottom.set_xlabel("cost of a sample, or its average (million multiply-accumulates)")
+    _exit_axes(top, curve)
+    finish(top, title)
+    finish(bottom)
+    return write(plt, figure, path)
+
+
+def _points(curve: Curve) -> tuple[list[float], list[float]]:
+    """Costs in millions and errors in percent of the exits that were evaluated."""
+    known = [(m / 1e6, 100 * e) for m, e in zip(curve.costs.macs, curve.errors, strict=True) if e is not None]
+    return [cost for cost, _ in known], [error for _, error in known]
+
+
+def _exit_axes(axis: Any, curve: Curve) -> None:
+    """Above, the cost in percent; along the lower edge, the numbers of the exits."""
+    total = max(curve.costs.macs[-1], 1) / 1e6
+    share = axis.secondary_xaxis("top", functions=(lambda macs: 100 * macs / total, lambda part: part * total / 100))
+    share.set_xlabel("% of the cost")
+    low, high = axis.get_ylim()
+    axis.set_ylim(low - 0.06 * (high - low), high)  # room for the numbers
+    known = [i for i, error in enumerate(curve.errors) if error is not None]
+    every = -(-len(known) // 15)
+    for i in known[::every]:
+        name = f"exit {i + 1}" if i == known[0] else str(i + 1)
+        place = {"xycoords": ("data", "axes fraction"), "ha": "center", "fontsize": "x-small"}
+        axis.annotate(name, (curve.costs.macs[i] / 1e6, 0.015), **place)

@@ -1,0 +1,58 @@
+"""What all plots share: the colors of the schemes, the axes, the file."""
+
+from collections.abc import Collection
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+from anytime.errors import require
+
+SCHEME_COLORS = {
+    "adaloss": "#d1495b",
+    "const": "#00798c",
+    "linear": "#edae49",
+    "half-end": "#6a4c93",
+    "opt": "#222222",
+    "geometric-mean": "#4a7c59",
+    "log-barrier": "#8d6a4f",
+}
+"""The color of each weight scheme, the same in all plots."""
+
+OTHER_COLORS = ("#30638e", "#e07a3f", "#5c946e", "#b05a9c", "#7f7f7f", "#9c8b2f")
+"""For whatever is not a scheme."""
+
+
+def pyplot() -> Any:
+    """Matplotlib, drawing to files only."""
+    require("matplotlib", "plot").use("Agg")
+    return require("matplotlib.pyplot", "plot")
+
+
+def write(plt: Any, figure: Any, path: str | Path) -> Path:
+    """Save and close a figure."""
+    try:
+        figure.savefig(path, dpi=150)
+    finally:
+        plt.close(figure)
+    return Path(path)
+
+
+def colors_of(names: Collection[str]) -> list[str]:
+    """For "adaloss" and "resann-5-8, AdaLoss" the scheme's own color, unless it is taken; another one for the rest."""
+    others, colors = cycle(OTHER_COLORS), list[str]()
+    for name in names:
+        last = name.lower().rpartition(", ")[2]
+        own = next((color for scheme, color in SCHEME_COLORS.items() if last.startswith(scheme)), None)
+        colors.append(own if own and own not in colors else next(others))
+    return colors
+
+
+def finish(axis: Any, title: str = "", legend: bool = True) -> None:
+    """Grid, frame, title, and a legend if there is more than one name in it."""
+    axis.grid(alpha=0.25)
+    axis.set_axisbelow(True)
+    axis.spines[["top", "right"]].set_visible(False)
+    if title:
+        axis.set_title(title, loc="left", fontsize="medium")
+    if legend and len(axis.get_legend_handles_labels()[1]) > 1:
+        axis.legend(frameon=False, fontsize="small")
