@@ -19,7 +19,7 @@ from anytime.models import create_model, list_models
 from anytime.models.pretrained import load_pretrained
 from anytime.network import AnytimeNetwork, Step
 from anytime.saving import load, save
-from anytime.training.loop import FitResult, fit
+from anytime.training.fit import FitResult, fit
 from anytime.training.recipe import Recipe
 from anytime.weights import AdaLoss, create_scheme
 

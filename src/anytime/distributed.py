@@ -1,4 +1,4 @@
-"""Several processes that train one network: what each must know of the others. Alone, all of it does nothing."""
+"""Several processes that train one network together. In a single process these functions do nothing."""
 
 import os
 
@@ -14,17 +14,17 @@ def cores() -> int:
 
 
 def count() -> int:
-    """How many processes train together."""
+    """Number of processes that train together."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
 def mine() -> int:
-    """Which of them this is, from 0; the first one writes."""
+    """Rank of this process, from 0; only the first one writes files."""
     return dist.get_rank() if count() > 1 else 0
 
 
 def begin() -> torch.device | None:
-    """Join the processes that torchrun started, if it did; gives the device of this one where it has one of its own."""
+    """Join the processes that torchrun started; returns this one's device, or None if torchrun did not start it."""
     if "LOCAL_RANK" not in os.environ or not dist.is_available():
         return None
     accelerator = torch.accelerator.current_accelerator(check_available=True)
@@ -32,7 +32,7 @@ def begin() -> torch.device | None:
     if accelerator:
         torch.accelerator.set_device_index(device)
     store, rank, size = next(rendezvous("env://"))
-    # What a run before a restart left in the store would send this one to processes that are no more.
+    # After a restart the store still has the addresses of the processes that were killed.
     store = PrefixStore(f"attempt {_restarts()}", store)
     dist.init_process_group(dist.get_default_backend_for_device(device), store=store, rank=rank, world_size=size)
     return device
@@ -48,26 +48,28 @@ def _restarts() -> int:
 
 
 def wait() -> None:
-    """Until all have come here."""
+    """Wait until all processes have called this."""
     if count() > 1:
         dist.barrier()
 
 
 def end() -> None:
-    """Leave."""
+    """Leave the group."""
     if dist.is_available() and dist.is_initialized():
         dist.destroy_process_group()
 
 
-def total(*tensors: Tensor) -> None:
-    """Add up each tensor over all processes, in place."""
+def total(*tensors: Tensor, device: torch.device) -> None:
+    """Add up each tensor over all processes, in place; ``device`` is where the processes exchange tensors."""
     if count() > 1:
         for tensor in tensors:
-            dist.all_reduce(tensor)
+            shared = tensor.to(device)
+            dist.all_reduce(shared)
+            tensor.copy_(shared)
 
 
 def average(tensors: list[Tensor]) -> None:
-    """Average tensors of one type over all processes, in place, in one exchange."""
+    """Average tensors over all processes, in place, in one message."""
     if count() == 1 or not tensors:
         return
     flat = torch.cat([tensor.reshape(-1) for tensor in tensors])

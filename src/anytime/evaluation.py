@@ -1,6 +1,6 @@
 """The anytime curve: the error of every exit against what it costs."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -108,6 +108,7 @@ def evaluate(
         >>> len(curve.errors), curve.images
         (3, 500)
     """
+    check_arguments("evaluate", net, data)
     images = data.test if images is None else images
     if images is None or not len(images):
         raise AnytimeError(f"data {data.name!r} has no test images: pass some as evaluate(net, data, images)")
@@ -128,22 +129,52 @@ def measure(
 ) -> tuple[list[float], list[float]]:
     """Mean loss and share of wrong answers of the given exits; ``shared``: among all ranks, each of which calls."""
     device = next(net.parameters()).device
-    losses = torch.zeros(len(exits), dtype=torch.float64, device=device)
-    wrong = torch.zeros(len(exits), dtype=torch.int64, device=device)
+    sums: list[Tensor] = []
     was_training = net.training
     net.eval()
     try:
         takes = [Take(indices) for indices in torch.arange(len(images)).split(batch_size)]
         for batch in images.batches(takes[distributed.mine() :: distributed.count()] if shared else takes):
             labels = batch.labels.to(device)
-            logits = torch.stack(net(data.normalize(batch.pixels.to(device)), exits))
-            losses += exit_losses(logits, labels) * len(labels)
-            wrong += wrong_answers(logits, labels)
+            logits = stacked(net(data.normalize(batch.pixels.to(device)), exits), data)
+            sums.append(torch.stack([exit_losses(logits, labels) * len(labels), wrong_answers(logits, labels)]))
     finally:
         net.train(was_training)
+    # Added up on the CPU, one batch after the other: in double precision, which not every device has.
+    losses = torch.zeros(len(exits), dtype=torch.float64)
+    wrong = torch.zeros(len(exits), dtype=torch.int64)
+    for batch_losses, batch_wrong in torch.stack(sums).cpu() if sums else ():
+        losses += batch_losses
+        wrong += batch_wrong.long()
     if shared:
-        distributed.total(losses, wrong)
+        distributed.total(losses, wrong, device=device)
     return (losses / len(images)).tolist(), (wrong.double() / len(images)).tolist()
+
+
+def check_arguments(caller: str, net: Any, data: Any) -> None:
+    """Refuse other things than a network with exits and a data set, and say how to make them."""
+    if not isinstance(net, AnytimeNetwork):
+        raise AnytimeError(
+            f"{caller} expects an AnytimeNetwork, not a {type(net).__name__}: anytime.convert(model, example) makes one"
+        )
+    if not isinstance(data, Data):
+        raise AnytimeError(
+            f"{caller} expects an anytime.Data, not a {type(data).__name__}: anytime.load_data(name_or_folder) makes "
+            "one, and so does anytime.Data(anytime.Images(pixels, labels)) of tensors"
+        )
+
+
+def stacked(answers: Sequence[Tensor], data: Data) -> Tensor:
+    """The exits' logits as one tensor, exits × samples × classes; refuses those with too few classes for the data."""
+    shapes = {tuple(logits.shape) for logits in answers}
+    needed = len(data.classes)
+    if len(shapes) > 1 or any(len(shape) != 2 or shape[1] < needed for shape in shapes):
+        raise AnytimeError(
+            f"the exits answer with shapes {', '.join(map(str, sorted(shapes)))}; expected (samples, classes) at every "
+            f"exit, with at least the {needed} classes of data {data.name!r}: build the network with "
+            f"num_classes={needed}"
+        )
+    return torch.stack(list(answers))
 
 
 def spread_out(values: list[float], exits: list[int], total: int) -> list[float | None]:

@@ -1,4 +1,4 @@
-"""Memory that a training process has freed is kept for its next step."""
+"""Keep the memory that a training step frees for the next step."""
 
 import ctypes
 import sys
@@ -7,10 +7,10 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
 
 
 def keep_freed_memory() -> bool:
-    """Ask the C library not to return memory to the system between two steps; says whether it listens.
+    """Ask the C library not to return memory to the system between two steps; returns whether it does so.
 
-    A step on a processor frees and takes gigabytes in large blocks, which glibc hands back each time; to get them
-    again, page by page and zeroed, takes up to a fifth of the step. For processes that do nothing else than train.
+    A step on a CPU frees and allocates gigabytes in large blocks, which glibc returns to the system each time. To get
+    them back, page by page and zeroed, takes up to a fifth of the step. For processes that only train.
     """
     if not sys.platform.startswith("linux"):
         return False

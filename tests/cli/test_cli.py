@@ -51,6 +51,18 @@ def test_train_then_evaluate(run, tmp_path):
     assert "of the cost: exit 3 (100.0% used)" in out
 
 
+def test_a_picture_that_cannot_be_written_is_a_warning(run, tmp_path, caplog):
+    run(f"{TRAIN} --output a")
+    (tmp_path / "a/curve.png").unlink()
+    (tmp_path / "a/curve.png").mkdir()  # whoever runs the tests, a file cannot be written there
+    for command in ("train --output a --resume", "evaluate a"):
+        caplog.clear()
+        code, out, err = run(command)
+        assert code == 0, err
+        assert "test error" in out
+        assert ["no plot" in record.getMessage() for record in caplog.records] == [True]
+
+
 def test_increase_over_opt(run, tmp_path):
     run(f"{TRAIN} --output a")
     run(f"{TRAIN} --output opt --scheme opt-2")
@@ -134,21 +146,24 @@ def test_help_teaches_with_an_example(run):
     [
         ("train --model resnt-9-16", "did you mean resann-"),
         ("train --data cifar11", "unknown data"),
-        ("train --scheme adalos", "there are: const"),
-        ("train --scheme adaloss:gamma=7", "between 0"),
-        ("train --epochs -3", "whole number from 1"),
+        ("train --scheme adalos", "expected one of: const"),
+        ("train --scheme adaloss:gamma=7", "gamma=7 must be a number >= 0 and <= 1"),
+        ("train --epochs -3", "epochs=-3 must be an integer >= 1"),
         ("train --epochs three", "--epochs"),
-        ("train --learning-rate -1", "positive"),
-        ("train --batch-size 0", "whole number from 1"),
+        ("train --learning-rate -1", "lr=-1.0 must be a number >= 0"),
+        ("train --batch-size 0", "batch_size=0 must be an integer >= 1"),
         ("train --subset 100000", "1 to 1097"),
         ("train --device tpu9", "--device cpu always can"),
         ("train --resume", "--output FOLDER"),
-        ("train --seed -1", "from 0 and below 2^63"),
-        ("train --seed 99999999999999999999999", "2^63"),
+        ("train --output typo --resume", "there is no run in typo to resume"),
+        ("train --output typo --resume --model resann-1-4", "there is no run in typo to resume"),
+        ("train --output lost --resume", "checkpoint.safetensors is missing"),
+        ("train --seed -1", "seed=-1 must be an integer >= 0"),
+        ("train --seed 99999999999999999999999", "and <= 9223372036854775807"),
         ("train --device meta", "--device cpu always can"),
         ("train --scheme adaloss:gamma=nan", "key=number"),
         ("train --scheme opt:exit=1", "opt-3 is the third exit"),
-        ("train --checkpoint-seconds -1", "0 or a positive number"),
+        ("train --checkpoint-seconds -1", "checkpoint_seconds=-1.0 must be a number >= 0"),
         ("train --precision int8", "float32, bfloat16 or float16"),
         ("train --recipe mine", "unknown recipe"),
         ("train --extra", "leave --size and --extra out"),
@@ -178,12 +193,13 @@ def test_bad_input_is_one_clear_line(run, tmp_path, finished, line, says):
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis/thesis.tex").write_text("precious")
     (tmp_path / "file").write_text("precious")
-    for name in ("done", "unfinished", "truncated", "other-model", "mixed", "damaged"):
+    for name in ("done", "unfinished", "truncated", "other-model", "mixed", "damaged", "lost"):
         (tmp_path / name).mkdir()
         for path in finished.iterdir():
             if path.is_file():
                 (tmp_path / name / path.name).write_bytes(path.read_bytes())
     (tmp_path / "unfinished/config.json").unlink()
+    (tmp_path / "lost/checkpoint.safetensors").unlink()
     weights = tmp_path / "truncated/model.safetensors"
     weights.write_bytes(weights.read_bytes()[:5000])
     anytime.save(anytime.create_model("resann-2-4"), tmp_path / "other")

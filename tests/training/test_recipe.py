@@ -32,5 +32,16 @@ def test_steps_change_between_epochs_only(epochs, part, drops):
 
 @pytest.mark.parametrize("wrong", [{"schedule": "exponential"}, {"warmup": 1.0}, {"warmup": -0.1}])
 def test_impossible_schedules_are_refused(wrong):
-    with pytest.raises(AnytimeError, match="; expected "):
+    with pytest.raises(AnytimeError, match=" must be "):
+        Recipe(**wrong)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"epochs": 0}, {"epochs": 1.5}, {"epochs": "3"}, {"batch_size": True}, {"pad": -1}, {"lr": -1}, {"lr": "0.1"},
+     {"lr": float("nan")}, {"momentum": float("inf")}, {"blur": None}, {"drops": ("half",)}],
+)  # fmt: skip
+def test_a_recipe_of_wrong_numbers_is_refused(wrong):
+    (name,) = wrong
+    with pytest.raises(AnytimeError, match=f"{name}=.* must be"):
         Recipe(**wrong)

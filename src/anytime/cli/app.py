@@ -1,7 +1,10 @@
 """What the commands share."""
 
 import json
+import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -76,12 +79,18 @@ def title_of(asked: dict[str, Any]) -> str:
 
 
 def draw_curves(folders: dict[str, Path], curves: dict[str, Curve], path: Path, title: str) -> None:
-    """Error against cost, with the weights of runs that have some; says so where it cannot be drawn."""
+    """Error against cost, with the weights of runs that have some."""
     weights = {name: w for name, folder in folders.items() if (w := last_weights(folder))}
+    plot_curves(curves, path, title, weights)
+
+
+@contextmanager
+def drawing() -> Iterator[None]:
+    """A picture that cannot be drawn or written is a warning, not the end of what was asked for."""
     try:
-        plot_curves(curves, path, title, weights)
-    except anytime.MissingExtraError as error:
-        print(f"no plot: {error}", file=sys.stderr)
+        yield
+    except (anytime.MissingExtraError, OSError) as error:
+        logging.getLogger("anytime").warning("no plot: %s", error)
 
 
 _MEANINGS = {

@@ -10,11 +10,10 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from anytime.cli.app import Option, app
+from anytime.cli.app import Option, app, drawing
 from anytime.cli.tables import demo_tables, show
 from anytime.data.dataset import Data
 from anytime.data.loading import load_data
-from anytime.errors import MissingExtraError
 from anytime.evaluation import collect
 from anytime.inference.calibration import sweep
 from anytime.inference.latency import profile
@@ -22,7 +21,7 @@ from anytime.inference.limits import UnfinishedError, predict
 from anytime.models import create_model
 from anytime.network import AnytimeNetwork
 from anytime.plotting import plot_budgets
-from anytime.training.loop import fit
+from anytime.training.fit import fit
 
 MODEL = "resann-3-8"
 DEADLINES = (0.25, 0.5, 0.75, 1.0, 1.5)
@@ -72,11 +71,9 @@ def demo(
     for table in demo_tables(result.curve, points, kept):
         show(table)
     picture = output / "demo.png"
-    try:
+    with drawing():
         title = "ResANN(3, 8) on handwritten digits"
         print(f"Picture: {plot_budgets(result.curve, {'easy images leave early': points}, picture, title)}")
-    except MissingExtraError as error:
-        print(f"no picture: {error}")
 
 
 def _deadlines(net: AnytimeNetwork, data: Data) -> list[Kept]:

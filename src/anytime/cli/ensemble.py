@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import torch
 
 import anytime
-from anytime.cli.app import DATA, SCHEMES, Option, app, say_where, title_of
+from anytime.cli.app import DATA, SCHEMES, Option, app, drawing, say_where, title_of
 from anytime.cli.evaluate import as_trained
 from anytime.cli.tables import curve_table, show
 from anytime.data.loading import load_data
@@ -131,10 +131,8 @@ def _assemble(folder: Path, names: list[str], asked: dict[str, Any]) -> None:
     title = title_of(asked)
     show(curve_table(curve, title=title, places=[f"{names[m]}, exit {exit + 1}" for m, exit in eann.offered]))
     curves = {"EANN": curve} | {f"{name} alone": evaluate(net, images) for name, net in zip(names, nets, strict=True)}
-    try:
+    with drawing():
         held = {name: [(each.costs.macs, [error or 0.0 for error in each.errors])] for name, each in curves.items()}
         plot_held(held, folder / "curve.png", title)
-    except anytime.MissingExtraError as error:
-        print(f"no plot: {error}", file=sys.stderr)
     print(f"{eann.exits} of {len(errors)} exits are offered: each has fewer errors on validation than all before it")
     say_where(folder)

@@ -1,7 +1,6 @@
 """``anytime evaluate`` and ``anytime calibrate``."""
 
 import json
-from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
@@ -9,7 +8,7 @@ from typing import Annotated
 import torch
 
 import anytime
-from anytime.cli.app import DEVICES, Option, app, device_named, draw_curves, last_weights, title_of, typer
+from anytime.cli.app import DEVICES, Option, app, device_named, draw_curves, drawing, last_weights, title_of, typer
 from anytime.cli.tables import budgets_table, curve_table, show
 from anytime.data.dataset import Data
 from anytime.data.loading import load_data
@@ -74,7 +73,8 @@ def evaluate_command(
         print(f"at {fraction:4.0%} of the cost: exit {exit + 1} ({curve.costs.fractions[exit]:.1%} used), {reached}")
     name = asked.get("scheme", "run")
     picture = run / ("curve.png" if data is None else f"curve-{images.name}.png")
-    draw_curves({name: run}, {name: curve}, picture, title_of({**asked, "data": images.name}))
+    with drawing():
+        draw_curves({name: run}, {name: curve}, picture, title_of({**asked, "data": images.name}))
     if budgets:
         points = _sweep(net, images, curve, score)
         write_json(
@@ -82,7 +82,7 @@ def evaluate_command(
         )
         title = "easy samples leave early; one threshold for all exits, from the validation images"
         show(budgets_table(points["common"], curve.costs.macs[-1], title))
-        with suppress(anytime.MissingExtraError):  # said already
+        with drawing():
             named = {f"{score}, {_RULE_NAMES[rule]}": found for rule, found in points.items()}
             plot_budgets(curve, named, run / "budgets.png", title_of({**asked, "data": images.name}))
             print(f"Both curves in one picture: {run / 'budgets.png'}")

@@ -2,7 +2,6 @@
 
 import re
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,6 +17,7 @@ from anytime.cli.app import (
     app,
     device_named,
     draw_curves,
+    drawing,
     last_weights,
     say_where,
     title_of,
@@ -25,12 +25,11 @@ from anytime.cli.app import (
 from anytime.cli.tables import curve_table, show
 from anytime.data.dataset import Data
 from anytime.data.loading import load_data
-from anytime.errors import AnytimeError
-from anytime.evaluation import Curve
+from anytime.errors import AnytimeError, check_integer
 from anytime.memory import keep_freed_memory
 from anytime.plotting import plot_learning
-from anytime.training.loop import fit
-from anytime.training.recipe import RECIPES, recipe_for
+from anytime.training.fit import FitResult, fit
+from anytime.training.recipe import RECIPES
 from anytime.training.run_folder import read_run
 
 FIT_OPTIONS = ("epochs", "lr", "batch_size", "accumulate", "precision", "compiled")
@@ -50,7 +49,7 @@ def train(
     size: Annotated[int | None, Option(help="Height and width that images are brought to.")] = None,
     seed: Annotated[int | None, Option(help="Of the first weights, the order of the images and the subset.")] = None,
     output: Annotated[Path | None, Option(help="The run folder; otherwise one in runs/.")] = None,
-    resume: Annotated[bool, Option("--resume", help="Go on with the run in the output folder, if any.")] = False,
+    resume: Annotated[bool, Option("--resume", help="Continue the run in the output folder.")] = False,
     checkpoint_seconds: Annotated[float, Option(help="Time between checkpoints; 0: after every step.")] = 30,
     accumulate: Annotated[int | None, Option(help="Cut each batch into so many parts, for less memory.")] = None,
     precision: Annotated[str | None, Option(help="float32; bfloat16, float16 where the device gains from it.")] = None,
@@ -59,8 +58,9 @@ def train(
 ) -> None:
     """Train a network, all exits together.
 
-    The run folder gets run.json (what was asked for), log.jsonl (a line an epoch), checkpoint.safetensors, and in the
-    end config.json + model.safetensors, evaluation.json and curve.png. Ctrl-C saves a checkpoint first.
+    The run folder gets run.json (what was asked for), log.jsonl (one line per epoch), checkpoint.safetensors, and at
+    the end config.json + model.safetensors, evaluation.json and curve.png. Ctrl-C saves a checkpoint first. With
+    --model and --data, --resume also starts a run, so that one command serves a job that may be restarted.
 
     Examples:
     - `anytime train --model resann-3-16 --data digits --epochs 20`
@@ -74,8 +74,6 @@ def train(
         "accumulate": accumulate, "precision": precision, "compiled": compiled,
     }  # fmt: skip
     given = {name: value for name, value in given.items() if value is not None}
-    if not checkpoint_seconds >= 0:
-        raise AnytimeError(f"--checkpoint-seconds {checkpoint_seconds}: it is 0 or a positive number")
     keep_freed_memory()
     try:
         own = distributed.begin()
@@ -86,30 +84,31 @@ def train(
 
 def _run(
     given: dict[str, Any], output: Path | None, resume: bool, device: torch.device, checkpoint_seconds: float = 30
-) -> tuple[Path, Curve | None]:
-    """Train as asked; what was not said comes from the run that is resumed, or else is the default."""
+) -> None:
+    """Train as asked; what was not given comes from the run that is resumed, or else is the default."""
     asked = {"model": "resann-3-16", "data": "digits", "scheme": "adaloss", "seed": 0}
     if resume and output and (output / "run.json").is_file():
         asked |= read_run(output).get("asked", {})
-    elif resume and not output and not distributed.restarted():
-        raise AnytimeError("--resume needs the run's folder: --output FOLDER")
+    elif resume and not distributed.restarted():
+        _check_resume(given, output)
     asked |= given
-    images = _data(asked)
-    recipe = asked.get("recipe") or recipe_for(images.name, streamed=not isinstance(images.train, anytime.Images))
-    if recipe not in RECIPES:
+    recipe = asked.get("recipe")
+    if recipe is not None and recipe not in RECIPES:
         raise AnytimeError(f"unknown recipe {recipe!r}; there are: {', '.join(RECIPES)}")
-    if not 0 <= asked["seed"] < 2**63:
-        raise AnytimeError(f"--seed {asked['seed']}: it is a whole number from 0 and below 2^63")
+    check_integer("seed", asked["seed"], 0, 2**63 - 1)
+    images = _data(asked)
     torch.manual_seed(asked["seed"])
     net = anytime.create_model(asked["model"], num_classes=len(images.classes), in_channels=images.shape[0]).to(device)
     words = [images.name, asked["model"], asked["scheme"], f"seed{asked['seed']}"]
     folder = output or Path("runs") / re.sub(r"[^\w.=-]+", "-", "-".join(words))
+    if not resume and distributed.mine() == 0 and (folder / "run.json").is_file():
+        raise AnytimeError(f"{folder} holds a run already: add --resume to continue it, or choose another --output")
     try:
         result = fit(
             net,
             images,
             asked["scheme"],
-            recipe=RECIPES[recipe],
+            recipe=RECIPES[recipe] if recipe else None,
             seed=asked["seed"],
             output=folder,
             resume=resume,
@@ -119,17 +118,32 @@ def _run(
         )
     except KeyboardInterrupt:
         if distributed.mine() == 0:
-            print(f"\nstopped; go on with: anytime train --output {folder} --resume", file=sys.stderr)
+            print(f"\nstopped; continue with: anytime train --output {folder} --resume", file=sys.stderr)
         raise
     if distributed.mine() == 0:
+        _show(result, folder, asked)
+
+
+def _show(result: FitResult, folder: Path, asked: dict[str, Any]) -> None:
+    """The table, the pictures and what is in the folder."""
+    scheme, title = asked["scheme"], title_of(asked)
+    if result.curve is not None:
+        show(curve_table(result.curve, last_weights(folder), title=title))
+    with drawing():
         if result.curve is not None:
-            show(curve_table(result.curve, last_weights(folder), title=title_of(asked)))
-            draw_curves(
-                {asked["scheme"]: folder}, {asked["scheme"]: result.curve}, folder / "curve.png", title_of(asked)
-            )
-        _draw_learning(result.history, folder / "learning.png", title_of(asked))
-        say_where(folder)
-    return folder, result.curve
+            draw_curves({scheme: folder}, {scheme: result.curve}, folder / "curve.png", title)
+        plot_learning(result.history, folder / "learning.png", title)
+    say_where(folder)
+
+
+def _check_resume(given: dict[str, Any], output: Path | None) -> None:
+    """There is no run to resume: refuse, unless the command says in full what to train."""
+    if output is None:
+        raise AnytimeError("--resume needs the run's folder: --output FOLDER")
+    if not {"model", "data"} <= given.keys():
+        raise AnytimeError(
+            f"there is no run in {output} to resume: give the folder of one, or start one with --model and --data"
+        )
 
 
 def _data(asked: dict[str, Any]) -> Data:
@@ -142,8 +156,3 @@ def _data(asked: dict[str, Any]) -> Data:
     if distributed.mine() == 0:
         distributed.wait()
     return images.subset(asked["subset"], asked["seed"]) if "subset" in asked else images
-
-
-def _draw_learning(history: list[dict[str, Any]], path: Path, title: str) -> None:
-    with suppress(anytime.MissingExtraError):  # said already
-        plot_learning(history, path, title)

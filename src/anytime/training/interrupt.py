@@ -1,4 +1,4 @@
-"""Ctrl-C and polite kills, heard between two steps."""
+"""SIGINT (Ctrl-C) and SIGTERM end a run between two steps."""
 
 import signal
 import threading
@@ -9,7 +9,7 @@ from typing import Any
 
 @contextmanager
 def stop_requested() -> Iterator[threading.Event]:
-    """Set by Ctrl-C or a polite kill, so that a run ends between two steps; a second one ends it at once."""
+    """An event that SIGINT or SIGTERM sets, so that a run can end between two steps; a second signal ends it."""
     event = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield event

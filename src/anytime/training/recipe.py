@@ -1,10 +1,18 @@
 """Training recipes: the paper's numbers (Sec. 5.1), each of which can be changed."""
 
+import difflib
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import torch
+from torch import nn
 
 from anytime.data.augmentation import Augmentation
-from anytime.errors import AnytimeError
+from anytime.data.dataset import Data
+from anytime.data.images import Images
+from anytime.errors import AnytimeError, check_integer, check_number
 
 
 @dataclass(frozen=True)
@@ -14,17 +22,17 @@ class Recipe:
     Args:
         epochs: how often each image is seen.
         lr: the highest learning rate.
-        batch_size: images a step, at most: an epoch is cut into equal steps.
+        batch_size: largest number of images per step: an epoch is divided into equal steps.
         momentum: of SGD; AdamW's first beta.
         weight_decay: L2 penalty on every parameter that has a gradient.
         schedule: how the learning rate falls: ``steps`` divides it by 10 at ``drops``, from one epoch to the next, as
             the paper does; ``linear`` and ``cosine`` lower it to 0 a little with every step, which short trainings
             gain from.
-        warmup: share of the training in which the learning rate rises linearly from 0; 0 for none.
-        drops: where ``steps`` divides the learning rate by 10, as shares of all epochs.
-        pad: training images are padded by so many pixels and cut out again at random; 0 for none.
-        flip: training images are mirrored at random.
-        blur: the strongest Gaussian blur of training images, in pixels; 0 for none.
+        warmup: fraction of the training in which the learning rate rises linearly from 0; 0 for none.
+        drops: where ``steps`` divides the learning rate by 10, as fractions of all epochs.
+        pad: training images are padded by this many pixels and cropped at random to their size; 0 for none.
+        flip: whether training images are mirrored at random.
+        blur: largest standard deviation of a random Gaussian blur of training images, in pixels; 0 for none.
         optimizer: ``sgd``, the paper's; ``adamw`` for transformers, with a learning rate of about 0.001.
     """
 
@@ -43,16 +51,15 @@ class Recipe:
 
     def __post_init__(self) -> None:
         for name, least in {"epochs": 1, "batch_size": 1, "pad": 0}.items():
-            if getattr(self, name) < least:
-                raise AnytimeError(f"{name} is {getattr(self, name)}; it is a whole number from {least}")
+            check_integer(name, getattr(self, name), least)
+        for name in ("lr", "momentum", "weight_decay", "blur"):
+            check_number(name, getattr(self, name))
+        for drop in self.drops:
+            check_number("drops", drop)
+        check_number("warmup", self.warmup, below=1)
         for name, known in {"optimizer": ("sgd", "adamw"), "schedule": ("steps", "linear", "cosine")}.items():
             if getattr(self, name) not in known:
-                raise AnytimeError(f"{name}={getattr(self, name)!r}; expected one of {', '.join(known)}")
-        if not 0 <= self.warmup < 1:
-            raise AnytimeError(f"warmup={self.warmup}; expected a share of the training, at least 0 and below 1")
-        for name in ("lr", "momentum", "weight_decay", "blur"):
-            if not 0 <= getattr(self, name) < float("inf"):
-                raise AnytimeError(f"{name} is {getattr(self, name)}; it is 0 or a positive number")
+                raise AnytimeError(f"{name}={getattr(self, name)!r} must be one of {', '.join(known)}")
 
     def lr_at(self, epoch: float) -> float:
         """The learning rate at a point of the training: epochs done, 2.5 in the middle of the third.
@@ -84,7 +91,7 @@ RECIPES = {
     "digits": Recipe(epochs=30, batch_size=32, pad=1, flip=False),
 }
 """The paper's for its data sets, and one for the digits. The paper does not state batch sizes: 64 is what its authors'
-scripts use on CIFAR, 256 is usual on ILSVRC. Streamed images are cut at random, so they need no padding."""
+scripts use on CIFAR, 256 is usual on ILSVRC. Streamed images are cropped at random, so they need no padding."""
 
 
 def recipe_for(data: str, streamed: bool) -> str:
@@ -96,3 +103,31 @@ def recipe_for(data: str, streamed: bool) -> str:
     """
     named = next((name for name in RECIPES if name in data.lower()), None)
     return named or ("imagenet" if streamed else "cifar")
+
+
+def recipe_with(recipe: Recipe | None, data: Data, changes: Mapping[str, Any]) -> Recipe:
+    """A recipe, by default the one that suits the data, with some of its options changed.
+
+    Example:
+        >>> from anytime import load_data
+        >>> recipe_with(None, load_data("digits"), {"epochs": 5}).epochs
+        5
+    """
+    options = [option.name for option in fields(Recipe)]
+    for name in changes:
+        if name not in options:
+            near = difflib.get_close_matches(name, options, n=1, cutoff=0.5)
+            hint = f"did you mean {near[0]}=?" if near else f"a recipe has: {', '.join(options)}"
+            raise AnytimeError(f"unknown argument {name}=; {hint}")
+    if recipe is None:
+        recipe = RECIPES[recipe_for(data.name, streamed=not isinstance(data.train, Images))]
+    return replace(recipe, **changes)
+
+
+def create_optimizer(recipe: Recipe, weights: list[nn.Parameter], learned: list[nn.Parameter]) -> torch.optim.Optimizer:
+    """The recipe's optimizer, for the network's parameters and those that a weight scheme learns."""
+    groups = [{"params": weights, "weight_decay": recipe.weight_decay}, {"params": learned, "weight_decay": 0.0}]
+    groups = [group for group in groups if group["params"]]
+    if recipe.optimizer == "adamw":
+        return torch.optim.AdamW(groups, lr=recipe.lr, betas=(recipe.momentum, 0.999), fused=True)
+    return torch.optim.SGD(groups, lr=recipe.lr, momentum=recipe.momentum, fused=True)

@@ -1,6 +1,5 @@
-"""A training run's folder: what was asked for, the log, the checkpoint, and in the end the model."""
+"""The folder of a training run: what was asked for, the log, the checkpoint, and at the end the model."""
 
-import importlib.util
 import json
 import os
 import platform
@@ -9,6 +8,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import torch
+from filelock import FileLock, Timeout
 
 from anytime.data.dataset import Data
 from anytime.errors import AnytimeError
@@ -16,19 +16,15 @@ from anytime.evaluation import Curve
 from anytime.files import read_json, sweep, write_json, write_text
 from anytime.network import AnytimeNetwork
 from anytime.saving import save
-from anytime.training.checkpoint import save_checkpoint
-
-try:
-    import fcntl
-except ImportError:  # Windows: two processes in one folder are not noticed there
-    fcntl = None
+from anytime.training.checkpoint import CHECKPOINT, Groups, has_checkpoint, save_checkpoint
+from anytime.training.tensorboard import TensorBoard
 
 
 class RunFolder:
     """Opened by one process at a time; refuses to write into a folder that holds something else.
 
     Args:
-        path: the folder; made if it is not there.
+        path: the folder; created if it does not exist.
         facts: what the run is: model, data, scheme, recipe, seed.
         resume: whether a run that is there may be continued.
         about: more for ``run.json``.
@@ -36,59 +32,55 @@ class RunFolder:
 
     def __init__(self, path: Path, facts: dict[str, Any], resume: bool, about: dict[str, Any]) -> None:
         self.path, self.facts, self.resume, self.about = path, facts, resume, about
-        self.tensorboard: Any = None
+        self.file, self.log_file = path / "run.json", path / "log.jsonl"
+        self.lock = FileLock(path / ".lock")
+        self.tensorboard = TensorBoard(path / "tensorboard")
 
     def __enter__(self) -> Self:
         if self.path.exists() and not self.path.is_dir():
-            raise AnytimeError(f"{self.path} is a file: choose another --output")
-        run, there = self.path / "run.json", self._contents()
-        if run.is_file() and not self.resume:
+            raise AnytimeError(f"{self.path} is a file: choose another output folder")
+        if self.file.is_file() and not self.resume:
             raise AnytimeError(
-                f"{self.path} holds a run already: add --resume to go on with it, or choose another --output"
+                f"{self.path} holds a run already: pass resume=True to continue it, or choose another output folder"
             )
-        if there and not run.is_file():
-            raise AnytimeError(f"{self.path} is not empty and holds no run: choose another --output")
+        if self._contents() and not self.file.is_file():
+            raise AnytimeError(f"{self.path} is not empty and holds no run: choose another output folder")
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self.lock = open(self.path / ".lock", "a")
-        except OSError as error:
-            raise AnytimeError(f"cannot write to {self.path}: {error}; choose another --output") from error
-        if fcntl:
-            try:
-                fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                self.lock.close()
-                raise AnytimeError(
-                    f"{self.path} is in use by another training process: choose another --output"
-                ) from None
+            self.lock.acquire(timeout=0)
+        except Timeout:
+            raise AnytimeError(
+                f"{self.path} is in use by another training process: choose another output folder"
+            ) from None
+        except (OSError, NotImplementedError) as error:
+            raise AnytimeError(f"cannot write to {self.path}: {error}; choose another output folder") from error
         try:
             sweep(self.path)
-            self._agree(run)
+            if self.file.is_file():
+                self._check_facts()
+                self._check_checkpoint()
+            else:
+                self._begin()
         except BaseException:
-            self.lock.close()
+            self.lock.release()
             raise
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self.tensorboard is not None:
-            self.tensorboard.close()
-        self.lock.close()
+        self.tensorboard.close()
+        self.lock.release()
 
     def _contents(self) -> list[str]:
         return [p.name for p in self.path.iterdir() if not p.name.startswith(".")] if self.path.is_dir() else []
 
-    def _agree(self, run: Path) -> None:
-        """The run that is there was started with the same facts; or there is none yet."""
-        if not run.is_file():
-            versions = {
-                "python": platform.python_version(),
-                "torch": torch.__version__,
-                "threads": torch.get_num_threads(),
-            }
-            started = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-            write_json(run, {**self.facts, **self.about, "versions": versions, "started": started})
-            return
-        before = read_json(run)
+    def _begin(self) -> None:
+        versions = {"python": platform.python_version(), "torch": torch.__version__, "threads": torch.get_num_threads()}
+        started = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+        write_json(self.file, {**self.facts, **self.about, "versions": versions, "started": started})
+
+    def _check_facts(self) -> None:
+        """Refuse to continue a run that was started with other facts."""
+        before = read_json(self.file)
         for fact, value in self.facts.items():
             now, then = json.loads(json.dumps(value)), before.get(fact)
             if then == now:
@@ -98,56 +90,74 @@ class RunFolder:
                 then, now = ({key: side.get(key) for key in different} for side in (then, now))
             raise AnytimeError(
                 f"{self.path} was started with {fact} {_short(then)}, not {_short(now)}: "
-                "resume it as it was, or choose another --output"
+                "resume it as it was, or choose another output folder"
             )
 
-    def write_checkpoint(self, tensors: dict[str, dict[str, Any]], about: dict[str, Any]) -> None:
+    def _check_checkpoint(self) -> None:
+        """Refuse to train again from the beginning what has been trained before.
+
+        A run writes its first checkpoint before it begins to log.
+        """
+        logged = self.log_file.is_file() and self.log_file.stat().st_size > 0
+        if (logged or self.complete) and not has_checkpoint(self.path):
+            state = "is complete" if self.complete else "has a log of what it has trained"
+            raise AnytimeError(
+                f"{self.path} {state}, but its {CHECKPOINT} is missing, so it cannot be continued: "
+                "put the checkpoint back, or start again in another output folder"
+            )
+
+    @property
+    def complete(self) -> bool:
+        """Whether the trained model is there."""
+        return (self.path / "config.json").is_file()
+
+    def _check_there(self) -> None:
+        if not self.file.is_file():
+            raise AnytimeError(
+                f"{self.path} was moved or deleted during the training; if it was moved, resume the run where it is now"
+            )
+
+    def write_checkpoint(self, tensors: Groups, about: dict[str, Any]) -> None:
         """Replace the checkpoint."""
+        self._check_there()
         save_checkpoint(self.path, tensors, about)
 
     def log(self, record: dict[str, Any]) -> None:
-        """Append an epoch to ``log.jsonl``, and to TensorBoard's files where that is installed."""
-        with open(self.path / "log.jsonl", "a", encoding="utf-8") as file:
-            file.write(json.dumps(record, allow_nan=False) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        self._log_to_tensorboard(record)
+        """Append an epoch to ``log.jsonl``, and to TensorBoard's files if it is installed."""
+        self._check_there()
+        try:
+            with open(self.log_file, "a", encoding="utf-8") as file:
+                file.write(json.dumps(record, allow_nan=False) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise AnytimeError(
+                f"could not write {self.log_file}: {error}. The run can be resumed from its last checkpoint"
+            ) from error
+        self.tensorboard.log(record)
 
     def keep_epochs(self, epochs: int) -> list[dict[str, Any]]:
-        """Drop what the log says of epochs that the checkpoint has not seen the end of; return the rest."""
-        path = self.path / "log.jsonl"
-        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)[:epochs] if path.is_file() else []
+        """Drop the lines of the log after the checkpoint's last complete epoch; return the others."""
+        lines, records = [], []
         try:
-            records = [json.loads(line) for line in lines]
-        except ValueError as error:
-            raise AnytimeError(f"{path} is damaged ({error}): the run cannot be continued") from error
-        if len(records) != epochs:
+            if self.log_file.is_file():
+                lines = self.log_file.read_bytes().splitlines(keepends=True)
+            records = [json.loads(line.decode("utf-8")) for line in lines[:epochs]]
+        except (OSError, ValueError, RecursionError) as error:
+            raise AnytimeError(f"{self.log_file} is damaged ({error}): the run cannot be continued") from error
+        numbers = [record.get("epoch") if isinstance(record, dict) else None for record in records]
+        if numbers != list(range(1, epochs + 1)):
             raise AnytimeError(
-                f"{path} has {len(records)} epochs, the checkpoint {epochs}: the run cannot be continued"
+                f"{self.log_file} does not have the epochs 1 to {epochs} of the checkpoint, one per line: "
+                "the run cannot be continued"
             )
-        write_text(path, "".join(lines))
+        if len(lines) > epochs:
+            write_text(self.log_file, b"".join(lines[:epochs]).decode("utf-8"))
         return records
 
-    def _log_to_tensorboard(self, record: dict[str, Any]) -> None:
-        if importlib.util.find_spec("tensorboard") is None:
-            return
-        epoch = record["epoch"]
-        if self.tensorboard is None:
-            from torch.utils.tensorboard import SummaryWriter
-
-            self.tensorboard = SummaryWriter(str(self.path / "tensorboard"), purge_step=epoch)
-        curves = {
-            f"{split} {kind}": record[split][kind]
-            for split in ("train", "validation")
-            for kind in record.get(split, {})
-        }
-        for curve, values in {**curves, "weights": record["weights"] or []}.items():
-            for exit, value in enumerate(values):
-                if value is not None:
-                    self.tensorboard.add_scalar(f"{curve}/exit {exit + 1:02}", value, epoch)
-
     def finish(self, net: AnytimeNetwork, data: Data, curve: Curve | None) -> None:
-        """Write the model for sharing and what it reached."""
+        """Write the model for sharing and its evaluation."""
+        self._check_there()
         if curve is not None:
             write_json(self.path / "evaluation.json", curve.record())
         save(
@@ -176,5 +186,5 @@ def read_run(path: Path) -> dict[str, Any]:
         raise AnytimeError(f"{path} is not a run folder: it has no run.json; `anytime train --output …` makes one")
     run = read_json(path / "run.json")
     if not isinstance(run.get("asked", {}), dict):
-        raise AnytimeError(f"{path / 'run.json'} is damaged: what was asked for is no JSON object")
+        raise AnytimeError(f'{path / "run.json"} is damaged: "asked" is not a JSON object')
     return run

@@ -1,0 +1,110 @@
+"""``fit``: train a network, write its run folder, resume bit for bit what was interrupted."""
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from anytime import distributed
+from anytime.data.dataset import Data
+from anytime.errors import check_number
+from anytime.evaluation import Curve, check_arguments
+from anytime.network import AnytimeNetwork
+from anytime.training.checkpoint import has_checkpoint, load_checkpoint
+from anytime.training.loop import Training
+from anytime.training.recipe import Recipe, recipe_with
+from anytime.training.run_folder import RunFolder
+from anytime.weights import create_scheme
+
+
+@dataclass(frozen=True)
+class FitResult:
+    """What training gives back besides the trained network."""
+
+    history: list[dict[str, Any]]
+    """One record per epoch, as in the run folder's ``log.jsonl``."""
+    curve: Curve | None
+    """The anytime curve on the test images; None if the data have none."""
+    folder: Path | None
+
+
+def fit(
+    net: AnytimeNetwork,
+    data: Data,
+    scheme: str | Callable[[Tensor], Tensor] = "adaloss",
+    *,
+    recipe: Recipe | None = None,
+    seed: int = 0,
+    output: str | Path | None = None,
+    resume: bool = False,
+    checkpoint_seconds: float = 30,
+    accumulate: int = 1,
+    precision: str = "float32",
+    compiled: bool = False,
+    show: bool = True,
+    about: dict[str, Any] | None = None,
+    **changes: Any,
+) -> FitResult:
+    """Train all exits of a network together.
+
+    A seed makes the run repeatable bit for bit on one machine with the same number of threads: the order of the images,
+    their augmentation and dropout depend on seed, epoch and position alone.
+
+    Under ``torch.distributed`` every process calls this with the same arguments and trains on its part of each batch;
+    gradients, batch-norm statistics and losses are averaged over all processes, and only the first one writes.
+
+    Args:
+        net: the network, on the device to train on. It is trained in place.
+        data: the images.
+        scheme: the objective: a weight scheme's name (see ``create_scheme``) or any callable from the losses (a tensor
+            of L) to a scalar. If it has an attribute ``only`` (``OnlyExit``), only those exits are computed.
+        recipe: the hyperparameters. Default: the recipe that suits the data, as on the command line.
+        seed: of the order of the images, their augmentation and dropout. The caller's own generators are left alone.
+        output: the run folder, for checkpoints, log and model. None: nothing is written.
+        resume: continue from the folder's checkpoint if there is a run in it. The result is bit for bit that of an
+            uninterrupted run.
+        checkpoint_seconds: minimum time between two checkpoints; 0 writes one after every step.
+        accumulate: split each step's batch into this many parts, computed one after the other, to save memory. The
+            scheme is called once for each part.
+        precision: ``float32``, or ``bfloat16`` or ``float16`` on devices that are faster with it.
+        compiled: run the network through ``torch.compile``: slow to start, faster afterwards.
+        show: whether to show progress.
+        about: more to write to the run folder's ``run.json``.
+        changes: single options of the recipe, e.g. ``epochs=10, lr=0.05``.
+
+    Example:
+        >>> import anytime
+        >>> data = anytime.load_data("digits")
+        >>> net = anytime.create_model("resann-1-8", in_channels=1)
+        >>> result = anytime.fit(net, data, "adaloss", epochs=2, show=False)
+        >>> [round(weight, 1) for weight in result.history[-1]["weights"]][-1]
+        1.0
+    """
+    check_arguments("fit", net, data)
+    recipe = recipe_with(recipe, data, changes)
+    check_number("checkpoint_seconds", checkpoint_seconds)
+    device = next(net.parameters()).device
+    if isinstance(scheme, str):
+        scheme = create_scheme(scheme, net.exits).to(device)
+    training = Training(net, data.to(device), scheme, recipe, seed, accumulate, precision, compiled)
+    first = distributed.mine() == 0
+    path = None if output is None else Path(output)
+    place = RunFolder(path, training.facts(), resume, about or {}) if path and first else nullcontext()
+    with place as folder, torch.random.fork_rng([device] if device.type == "cuda" else []):
+        distributed.wait()  # the first process has looked at the folder
+        if path and has_checkpoint(path):
+            training.state.restore(*load_checkpoint(path))
+        if folder:
+            training.history = folder.keep_epochs(training.state.epoch)
+        distributed.wait()  # all have read the checkpoint
+        complete = bool(folder and folder.complete and training.state.finished)
+        training.run(folder, checkpoint_seconds, show and first)
+        curve = training.test()
+        if folder and not complete:
+            folder.finish(net, data, curve)
+        distributed.wait()
+    return FitResult(training.history, curve, path)
