@@ -1,22 +1,13 @@
-"""The paper's tables and figures, one file each, on the public API of ``anytime``.
+"""The paper's tables and figures, one file each, on the public API of ``anytime``; ``python -m experiments --help``.
 
-Each file has ``TITLE``, ``runs(preset)``, the trainings that it needs, and ``show(preset, records)``, its part of the
-report.
+Each file has ``TITLE``, ``CLAIM``, what the paper says, ``runs(preset)``, the trainings that it needs (none where a
+preset does not have the experiment), and ``show(preset, records)``, its part of the report.
 """
 
 import importlib
 from types import ModuleType
 
-EXPERIMENTS = (
-    "weights_by_depth",
-    "table_weights",
-    "small_vs_large",
-    "backbones",
-    "eann",
-    "weights_by_dataset",
-    "settings",
-)
-PRESETS = ("paper", "laptop")
+EXPERIMENTS = ("table_weights", "weights_by_depth", "weights_by_dataset", "small_vs_large", "backbones", "eann")
 
 
 def load(name: str) -> ModuleType:

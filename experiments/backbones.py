@@ -1,22 +1,24 @@
 """Fig. 4f and Table (b): ResANN, DenseANN and MSDNet at like cost, with CONST and with AdaLoss."""
 
-import statistics
 from functools import partial
 from typing import Any
 
-from anytime.cost import Costs
 from anytime.evaluation import FRACTIONS
 from anytime.plotting import plot_held
-from experiments.records import Records, Section, percent, spread
-from experiments.runner import Run, make
+from experiments.intervals import Interval, compare
+from experiments.presets import make
+from experiments.records import Records, Section, errors_at, spread
+from experiments.runner import Run
 
 TITLE = "Backbones at like cost (Fig. 4f, Table b)"
-SEEDS = {
-    "paper": {"resann50": 1, "denseann169": 1, "msdnet38": 1},
-    "laptop": {"resann-5-8": 3, "denseann-46-5": 1, "msdnet-cifar-4-2-1": 1},
+CLAIM = "ResANN50, DenseANN169 and MSDNet38 all end better with AdaLoss than with CONST (ILSVRC)."
+MODELS = {
+    "paper": ("resann50", "denseann169", "msdnet38"),
+    "laptop": ("resann-5-16-patch2", "denseann-46-5", "msdnet-cifar-4-2-1"),
 }
-"""Of each model, how many."""
 DATA = {"paper": "imagenet", "laptop": "svhn"}
+ADALOSS = {"paper": "adaloss:final_extra=1.0", "laptop": "adaloss"}
+SEEDS = {"paper": 1, "laptop": 3}
 PAPER = {
     "ResANN50, CONST": (54.34, 35.61, 27.23, 25.14),
     "ResANN50, AdaLoss": (54.98, 34.92, 26.59, 24.42),
@@ -29,30 +31,38 @@ PAPER = {
 
 def runs(preset: str) -> list[Run]:
     """Both schemes of each."""
-    scheme = {"paper": "adaloss:final_extra=1.0", "laptop": "adaloss"}[preset]
     return [
-        make(preset, model, DATA[preset], each, seed)
-        for model, seeds in SEEDS[preset].items()
-        for seed in range(seeds)
-        for each in ("const", scheme)
+        make(preset, model, DATA[preset], scheme, seed)
+        for seed in range(SEEDS.get(preset, 0))
+        for model in MODELS[preset]
+        for scheme in ("const", ADALOSS[preset])
     ]
 
 
 def show(preset: str, records: Records) -> Section:
     """Errors at fractions of each one's cost, the paper's below."""
-    section = Section(TITLE, records=records.of(runs(preset)))
+    section = Section(TITLE, CLAIM, records.of(runs(preset)), len(runs(preset)))
     rows: list[list[Any]] = []
     curves: dict[str, Any] = {}
-    for record in section.records:
-        label = f"{record['run']['model']}, {'CONST' if record['run']['scheme'] == 'const' else 'AdaLoss'}"
-        curves.setdefault(label, []).append((record["macs"], record["test"]["errors"]))
-    for label, seeds in curves.items():
-        macs = seeds[0][0]
-        exits = [Costs(macs, macs).exit_at(fraction) for fraction in FRACTIONS]
-        cells = [f"{label} ({DATA[preset]})", *(spread([errors[exit] for _, errors in seeds]) for exit in exits)]
-        rows.append([*cells, f"{macs[-1] / 1e6:.1f}", len(seeds)])
+    for model in MODELS.get(preset, ()):
+        found = {
+            label: records.seeds(preset, model, DATA[preset], scheme)
+            for label, scheme in (("CONST", "const"), ("AdaLoss", ADALOSS[preset]))
+        }
+        for label, seeds in found.items():
+            if seeds:
+                each = list(seeds.values())
+                at = zip(*(errors_at(record, FRACTIONS) for record in each), strict=True)
+                cost = each[0]["macs"][-1] / 1e6
+                name = f"{model}, {label}"
+                rows.append([f"{name} ({DATA[preset]})", *map(spread, at), f"{cost:.1f}", len(each)])
+                curves[name] = [(record["macs"], record["test"]["errors"]) for record in each]
+        both = sorted(set.intersection(*map(set, found.values())))
+        if both:
+            last = [[found[label][seed]["test"]["errors"][-1] for seed in both] for label in found]
+            difference = Interval.of([const - adaloss for const, adaloss in zip(*last, strict=True)])
+            section.verdicts.append(f"**{model}.** At the last exit " + compare("AdaLoss", "CONST", difference))
     if not rows:
-        section.text.append("No run is finished yet.")
         return section
     section.text.append(
         "Test error in % at fractions of each network's own cost (before the first exit: that of the first), mean ± "
@@ -60,20 +70,8 @@ def show(preset: str, records: Records) -> Section:
     )
     rows += [[f"the paper, {label} (ILSVRC)", *values, "", 1] for label, values in PAPER.items()]
     section.table(["", *(f"{fraction:g}" for fraction in FRACTIONS), "cost", "n"], rows)
-    section.text += _verdicts(curves)
     title = f"Backbones on {DATA[preset]}: each prediction held until the next"
-    panels = {model: [label for label in curves if label.startswith(f"{model}, ")] for model in SEEDS[preset]}
+    panels = {model: [label for label in curves if label.startswith(f"{model}, ")] for model in MODELS[preset]}
     panels = {model: labels for model, labels in panels.items() if labels}
     section.figures["curves"] = ("Test error against cost", partial(plot_held, curves, title=title, panels=panels))
     return section
-
-
-def _verdicts(curves: dict[str, Any]) -> list[str]:
-    """Whether each backbone ends better with AdaLoss, as in the paper."""
-    said = []
-    for label in curves:
-        model = label.removesuffix(", AdaLoss")
-        if model != label and f"{model}, CONST" in curves:
-            last = [statistics.mean(errors[-1] for _, errors in curves[f"{model}, {s}"]) for s in ("CONST", "AdaLoss")]
-            said.append(f"{model} {percent(last[0])} with CONST and {percent(last[1])} with AdaLoss")
-    return [f"At the last exit: {'; '.join(said)}. The paper's three all end better with AdaLoss."] if said else []

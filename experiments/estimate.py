@@ -10,6 +10,7 @@ import anytime
 from anytime.distributed import cores
 from anytime.memory import keep_freed_memory
 from anytime.progress import counted
+from experiments.controls import create_scheme
 from experiments.runner import Run
 
 
@@ -38,8 +39,8 @@ def seconds(run: Run, folder: Path | None) -> float:
     steps = 4
     few = data.subset(min(len(data.train), steps * run.recipe["batch_size"]), 0)
     recipe = anytime.Recipe(**{**run.recipe, "epochs": 3})
-    few = replace(few, validation=None, test=None)
-    result = anytime.fit(run.network(data), few, run.scheme, recipe=recipe, show=False)
+    few, net = replace(few, validation=None, test=None), run.network(data)
+    result = anytime.fit(net, few, create_scheme(run.scheme, net), recipe=recipe, show=False)
     speed = max(record["images_per_second"] for record in result.history[1:])
     evaluation = (len(data.test or ()) + len(data.validation or ())) / (3 * speed)
     return len(data.train) * run.recipe["epochs"] / speed + evaluation

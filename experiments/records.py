@@ -13,10 +13,11 @@ import anytime
 from anytime.cost import Costs
 from anytime.errors import AnytimeError
 from anytime.files import read_json
-from experiments.runner import LAPTOP_SIZE, Run, make
+from experiments.presets import make
+from experiments.runner import Run
 
-HERE = Path(__file__).parent / "records"
-"""Where the project keeps the records of its own runs."""
+COMMITTED = Path(__file__).parent / "records"
+"""The records of the project's own runs."""
 
 Record = dict[str, Any]
 NEEDED = {"run", "data", "device", "macs", "train", "test", "validation", "weights", "seconds", "versions"}
@@ -26,25 +27,34 @@ class Records(dict[str, Record]):
     """Of all runs that were made, by name."""
 
     @staticmethod
-    def read(folder: Path = HERE) -> "Records":
+    def read(folder: Path = COMMITTED) -> "Records":
         """Those in a folder."""
         records = Records({path.stem: read_json(path) for path in sorted(folder.glob("*.json"))})
         for name, record in records.items():
             if record.get("name") != name or not set(record) >= NEEDED:
-                raise AnytimeError(f"{folder / name}.json is no record of that run: delete it and reproduce it again")
+                raise AnytimeError(f"{folder / name}.json is not a record of that run: delete it and run it again")
         return records
 
     def of(self, runs: Iterable[Run]) -> list[Record]:
         """Those of the given runs that there are."""
-        found = []
-        for run in runs:
-            if run.name in self:
-                if self[run.name]["run"] != run.as_json():
-                    raise AnytimeError(
-                        f"the record {run.name} is of a run with other settings than now: delete it, and its run folder"
-                    )
-                found.append(self[run.name])
-        return found
+        return [record for run in runs if (record := self.find(run))]
+
+    def find(self, run: Run) -> Record | None:
+        """That of a run; None if it has not ended."""
+        record = self.get(run.name)
+        if record and record["run"] != run.as_json():
+            raise AnytimeError(
+                f"the record {run.name} is of a run with other settings than now: delete it, and its run folder"
+            )
+        return record
+
+    def seeds(self, preset: str, model: str, data: str, scheme: str) -> dict[int, Record]:
+        """Those of one kind of run, by seed."""
+        found = {seed: self.find(make(preset, model, data, scheme, seed)) for seed in range(MOST_SEEDS)}
+        return {seed: record for seed, record in found.items() if record}
+
+
+MOST_SEEDS = 10
 
 
 @dataclass
@@ -52,17 +62,33 @@ class Section:
     """An experiment's part of the report."""
 
     title: str
+    claim: str
+    """What the paper says."""
+    records: list[Record]
+    wanted: int
+    """How many records it will have."""
+    verdicts: list[str] = field(default_factory=list)
+    """What was found, a sentence each; none before there are enough records."""
     text: list[str] = field(default_factory=list)
     """Paragraphs and tables, in Markdown."""
     figures: dict[str, tuple[str, Callable[[Path], Any]]] = field(default_factory=dict)
     """By a word for the file's name: what each shows, and what draws it to a file."""
-    records: list[Record] = field(default_factory=list)
 
     def table(self, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-        """Add a table; the first column is to the left."""
-        lines = ["| " + " | ".join(header) + " |", "|---" + "|---:" * (len(header) - 1) + "|"]
-        lines += ["| " + " | ".join(map(str, row)) + " |" for row in rows]
-        self.text.append("\n".join(lines))
+        """Add a table."""
+        self.text.append(as_table(header, rows))
+
+    def as_markdown(self) -> str:
+        """Claim, verdicts, tables."""
+        found = self.verdicts or ["Not enough runs have ended to say anything."]
+        verdicts = "\n".join(f"- {verdict}" for verdict in found)
+        return "\n\n".join([f"**The paper:** {self.claim}", "**Here:**", verdicts, *self.text])
+
+
+def as_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A table in Markdown, the first column to the left and the others to the right."""
+    lines = ["| " + " | ".join(header) + " |", "|---" + "|---:" * (len(header) - 1) + "|"]
+    return "\n".join([*lines, *("| " + " | ".join(map(str, row)) + " |" for row in rows)])
 
 
 def last_exit(model: str) -> str:
@@ -74,6 +100,21 @@ def last_exit(model: str) -> str:
 def _exits(model: str) -> int:
     with torch.device("meta"):
         return anytime.create_model(model).exits
+
+
+@cache
+def opt_exits(model: str, fractions: tuple[float, ...]) -> list[int]:
+    """The exits that fractions of a model's cost stand for, each once, for 32×32 images."""
+    with torch.device("meta"):
+        net = anytime.create_model(model)
+    cost = anytime.costs(net, torch.empty(1, 3, 32, 32, device="meta"))
+    return list(dict.fromkeys(cost.exit_at(fraction) for fraction in fractions))
+
+
+def errors_at(record: Record, fractions: Sequence[float]) -> list[float]:
+    """Test errors of the last exits within fractions of the network's cost."""
+    cost = Costs(record["macs"], record["macs"])
+    return [record["test"]["errors"][cost.exit_at(fraction)] for fraction in fractions]
 
 
 def loss_left(record: Record) -> float:
@@ -99,38 +140,3 @@ def error_at(macs: Sequence[float], errors: Sequence[float], budget: float) -> f
     """The error of the last prediction within a budget; None before the first."""
     within = [error for cost, error in zip(macs, errors, strict=True) if cost <= budget * (1 + 1e-9)]
     return within[-1] if within else None
-
-
-@cache
-def opt_exits(preset: str, model: str, fractions: tuple[float, ...]) -> list[int]:
-    """The exits that the paper's fractions of a model's cost stand for, each once."""
-    with torch.device("meta"):
-        net = anytime.create_model(model)
-    size = LAPTOP_SIZE if preset == "laptop" else 32
-    cost = anytime.costs(net, torch.empty(1, 3, size, size, device="meta"))
-    return list(dict.fromkeys(cost.exit_at(fraction) for fraction in fractions))
-
-
-def increases(
-    preset: str,
-    records: Records,
-    models: Sequence[str],
-    data: str,
-    scheme: str,
-    seeds: int,
-    fractions: Sequence[float],
-) -> list[list[float]]:
-    """For each model and seed that is whole, the relative increase in test error over OPT at the fractions."""
-    found = []
-    for model in models:
-        for seed in range(seeds):
-            ours = records.of([make(preset, model, data, scheme, seed)])
-            if not ours:
-                continue
-            macs, errors = ours[0]["macs"], ours[0]["test"]["errors"]
-            exits = [Costs(macs, macs).exit_at(fraction) for fraction in fractions]
-            opts = [records.of([make(preset, model, data, f"opt-{exit + 1}", seed)]) for exit in exits]
-            if all(opts):
-                row = [errors[e] / opt[0]["test"]["errors"][e] - 1 for e, opt in zip(exits, opts, strict=True)]
-                found.append(row)
-    return found

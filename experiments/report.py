@@ -1,4 +1,4 @@
-"""All records, as a page for browsers and as Markdown."""
+"""What the records say: ``REPRODUCTION.md`` and a page for browsers."""
 
 import base64
 import html
@@ -8,26 +8,22 @@ from pathlib import Path
 
 from anytime.files import write_text
 from experiments import EXPERIMENTS, load
-from experiments.records import Record, Records, Section
+from experiments.presets import ABOUT
+from experiments.records import Record, Records, Section, as_table
 
-INTRO = """The paper's tables and figures, run with this library. Each number below is made from the records of training
-runs in `experiments/records` by `anytime report`; a record holds the command, versions, seed, seconds and every exit's
-errors."""
+INTRO = """The paper's tables and figures, run with this library. All numbers, figures and verdicts below are computed
+from the records of training runs in `experiments/records` by `python -m experiments report`; a record holds the run's
+settings, versions, seconds and every exit's errors and losses. A difference counts as shown if its 95 % interval over
+seeds excludes 0. Runs of one seed have the same images and the same first weights in all schemes, so schemes are
+compared seed by seed."""
 PICTURES = "reproduction"
-SETTINGS = {
-    "laptop": """The setting is small, so that two processor cores finish every experiment in a night: images averaged
-down to 16×16, 15,000 of them, 8 epochs of batch 32, the paper's optimiser and learning rates, padding in proportion, no
-blur, networks of about 4 million multiply-accumulates. Where it says "few images, often", 3,000 images and 150 epochs
-of batch 128. The paper's own setting is `--preset paper`; it has not been run.""",
-    "paper": """The paper's own setting: all images at their full size, its models, its recipes.""",
-}
 
 
 def write_report(preset: str, records: Records, folder: Path) -> None:
     """Write ``REPRODUCTION.md`` with pictures beside it, and one HTML page with everything in it.
 
     Args:
-        preset: ``laptop`` or ``paper``: whose runs.
+        preset: whose runs.
         records: what is finished.
         folder: where to.
     """
@@ -49,18 +45,33 @@ def _pictures(name: str, section: Section) -> list[tuple[str, str, Callable[[Pat
 
 def as_markdown(preset: str, sections: dict[str, Section]) -> str:
     """The text of ``REPRODUCTION.md``."""
-    parts = [f"# Reproduction: preset {preset}", INTRO, SETTINGS[preset]]
+    parts = [f"# Reproduction: preset {preset}", INTRO, ABOUT[preset], overview(sections)]
     for name, section in sections.items():
-        parts += [f"## {section.title}", f"`anytime reproduce {name} --preset {preset}`. {_about(section.records)}"]
+        parts += [f"## {section.title}", _command(preset, name, section)]
         parts += [f"![{caption}]({path})" for path, caption, _ in _pictures(name, section)]
-        parts += section.text
+        parts.append(section.as_markdown())
     return "\n\n".join(parts) + "\n"
 
 
-def _about(records: list[Record]) -> str:
+def overview(sections: dict[str, Section]) -> str:
+    """What is done of each experiment, and what it took."""
+    header = ["", "runs done", "hours of training"]
+    rows = [[name, f"{len(s.records)} of {s.wanted}", f"{_hours(s.records):.1f}"] for name, s in sections.items()]
+    return as_table(header, rows)
+
+
+def _hours(records: list[Record]) -> float:
+    return sum(record["seconds"] for record in records) / 3600
+
+
+def _command(preset: str, name: str, section: Section) -> str:
+    return f"`python -m experiments run {name} --preset {preset}`: {_about(section)}"
+
+
+def _about(section: Section) -> str:
+    records, done = section.records, f"{len(section.records)} of {section.wanted} runs are done"
     if not records:
-        return "Not run yet."
-    hours = sum(record["seconds"] for record in records) / 3600
+        return f"{done}."
     machines = {f"{record['device']}, torch {record['versions']['torch']}" for record in records}
     threads = {f"{record['versions']['threads']}" for record in records}
     images = {
@@ -68,9 +79,8 @@ def _about(records: list[Record]) -> str:
         for record in records
     }
     return (
-        f"{len(records)} run{'s' * (len(records) > 1)}, {hours:.1f} hours of training steps "
-        f"({', '.join(sorted(machines))}, threads of a run: {', '.join(sorted(threads))}); "
-        f"{'; '.join(sorted(images))}."
+        f"{done}, {_hours(records):.1f} hours of training steps ({', '.join(sorted(machines))}, threads of a run: "
+        f"{', '.join(sorted(threads))}); {'; '.join(sorted(images))}."
     )
 
 
@@ -91,21 +101,28 @@ nav a { margin-right: 1rem; display: inline-block; } .about { color: #777; }
 def as_page(preset: str, sections: dict[str, Section], folder: Path) -> str:
     """The page, with the pictures that are in the folder."""
     body = [f"<h1>anytime: reproduction, preset {preset}</h1>", f"<p>{_inline(INTRO)}</p>"]
-    body.append(f"<p>{_inline(SETTINGS[preset])}</p>")
+    body += [f"<p>{_inline(ABOUT[preset])}</p>", _table(overview(sections))]
     body.append("<nav>" + "".join(f'<a href="#{name}">{name}</a>' for name in sections) + "</nav>")
     for name, section in sections.items():
         body.append(f'<section id="{name}"><h2>{html.escape(section.title)}</h2>')
-        command = f"`anytime reproduce {name} --preset {preset}`. {_about(section.records)}"
-        body.append(f'<p class="about">{_inline(command)}</p>')
+        body.append(f'<p class="about">{_inline(_command(preset, name, section))}</p>')
         for path, caption, _ in _pictures(name, section):
             picture = base64.b64encode((folder / path).read_bytes()).decode()
             image = f'<img alt="{html.escape(caption)}" src="data:image/png;base64,{picture}">'
             body.append(f'<div class="wide">{image}</div>')
-        body += [_table(text) if text.startswith("|") else f"<p>{_inline(text)}</p>" for text in section.text]
+        body += map(_block, section.as_markdown().split("\n\n"))
         body.append("</section>")
     head = '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
     head += f"<title>anytime: reproduction</title><style>{STYLE}</style>"
     return f'<!doctype html><html lang="en"><head>{head}</head><body>{"".join(body)}</body></html>\n'
+
+
+def _block(text: str) -> str:
+    if text.startswith("|"):
+        return _table(text)
+    if text.startswith("- "):
+        return "<ul>" + "".join(f"<li>{_inline(line[2:])}</li>" for line in text.splitlines()) + "</ul>"
+    return f"<p>{_inline(text)}</p>"
 
 
 def _inline(text: str) -> str:

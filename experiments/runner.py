@@ -1,12 +1,11 @@
 """A training run of an experiment: what it is, how it is trained, the record that it leaves.
 
-``anytime reproduce`` starts this file once for each run that has no record yet, several at a time:
+``python -m experiments run`` starts this file once for each run that has no record yet, several at a time:
 
-python experiments/runner.py '{"model": "resann-3-32", "data": "cifar10", …}' DATA OUTPUT RECORDS COMMAND
+python -P experiments/runner.py '{"model": "resann-3-32", "data": "cifar10", …}' DATA OUTPUT RECORDS COMPILED
 """
 
 import json
-import statistics
 import sys
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -18,9 +17,7 @@ import anytime
 from anytime.evaluation import Curve
 from anytime.files import read_json, write_json
 from anytime.memory import keep_freed_memory
-from anytime.training.recipe import RECIPES
-
-DATA_SETS = ("cifar10", "cifar100", "svhn")
+from anytime.training.jobs import stop_with_parent
 
 
 @dataclass(frozen=True)
@@ -30,11 +27,10 @@ class Run:
     Args:
         model: a name that ``create_model`` knows.
         data: a data set's name.
-        scheme: a weight scheme's name.
+        scheme: the name of a weight scheme or of a control.
         seed: of the first weights, the images' order and the choice of a part of them.
         images: how many to train on; all if None.
-        size: height and width that images are averaged down to; as they are if None.
-        recipe: what ``Recipe`` takes.
+        recipe: what ``Recipe`` takes, where it differs from its defaults.
     """
 
     model: str
@@ -42,15 +38,12 @@ class Run:
     scheme: str
     seed: int = 0
     images: int | None = None
-    size: int | None = None
     recipe: dict[str, Any] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
         """Of its folder and record."""
-        size = self.size or "full"
-        images = self.images or "all"
-        words = [self.data, images, size, self.model, self.scheme, self.recipe["epochs"], f"seed{self.seed}"]
+        words = [self.data, self.images or "all", self.model, self.scheme, self.recipe["epochs"], f"seed{self.seed}"]
         return "-".join(map(str, words)).replace(":", "-")
 
     def as_json(self) -> dict[str, Any]:
@@ -61,7 +54,7 @@ class Run:
         """The images, from a folder that has the data sets in it or from the Hub; normalized by all of them."""
         source = self.data if folder is None else str(find_data(folder, self.data))
         extra = self.data == "svhn" and self.images is None  # all of the paper's 600,000
-        data = anytime.load_data(source, size=self.size, extra=extra, show=False)
+        data = anytime.load_data(source, extra=extra, show=False)
         return data if self.images is None else data.subset(self.images, self.seed)
 
     def network(self, data: anytime.Data) -> anytime.AnytimeNetwork:
@@ -70,33 +63,38 @@ class Run:
         net = anytime.create_model(self.model, num_classes=len(data.classes), in_channels=data.shape[0])
         return net.to(torch.accelerator.current_accelerator(check_available=True) or "cpu")
 
-    def train(self, data_folder: Path | None, output: Path, records: Path, command: str) -> dict[str, Any]:
+    def train(self, data_folder: Path | None, output: Path, records: Path, compiled: bool = False) -> dict[str, Any]:
         """Train, or go on training, or find it trained; measure; write the record."""
+        from experiments.controls import create_scheme
+
         data, folder = self.load_data(data_folder), output / self.name
         net = self.network(data)
-        # Held-out images are looked at in the end only: after each epoch they would cost more than the training.
+        scheme = create_scheme(self.scheme, net)
+        # Held-out images are evaluated at the end only: after each epoch they would cost more than the training.
         bare, recipe = replace(data, validation=None, test=None), anytime.Recipe(**self.recipe)
-        anytime.fit(net, bare, self.scheme, recipe=recipe, seed=self.seed, output=folder, resume=True)
-        record = self.record(net, data, folder, command)
+        compiled = compiled and self.scheme != "scaled-const"  # it takes two gradients of one forward pass
+        options = {"recipe": recipe, "seed": self.seed, "compiled": compiled}
+        anytime.fit(net, bare, scheme, output=folder, resume=True, **options)
+        record = self.record(net, data, folder, getattr(scheme, "only", None))
         write_json(records / f"{self.name}.json", record)
         return record
 
-    def record(self, net: anytime.AnytimeNetwork, data: anytime.Data, folder: Path, command: str) -> dict[str, Any]:
+    def record(
+        self, net: anytime.AnytimeNetwork, data: anytime.Data, folder: Path, only: list[int] | None
+    ) -> dict[str, Any]:
         """What the run was and what it reached; errors are shares, losses mean cross-entropies, one an exit."""
-        only = getattr(anytime.create_scheme(self.scheme, net.exits), "only", None)
         test = anytime.evaluate(net, data, only=only)
         validation = anytime.evaluate(net, data, data.validation, only=only)
         log = [json.loads(line) for line in (folder / "log.jsonl").read_text(encoding="utf-8").splitlines()]
         about = read_json(folder / "run.json")
         return {
             "name": self.name,
-            "command": command,
             "run": self.as_json(),
             "data": {"name": data.name, "classes": len(data.classes), "shape": list(data.shape)},
-            "versions": {"anytime": anytime.__version__, **about["versions"]},
+            "versions": {"anytime": anytime.__version__, **about["versions"], "compiled": about["compiled"]},
             "device": next(net.parameters()).device.type,
-            # What it takes undisturbed: an epoch during which the machine was paused would count for hours.
-            "seconds": round(statistics.median(epoch["seconds"] for epoch in log) * len(log), 1),
+            # The fastest epoch, so that what else the machine did meanwhile does not count.
+            "seconds": round(min(epoch["seconds"] for epoch in log) * len(log), 1),
             "trained_on": len(data.train),
             "macs": test.costs.macs,
             "head_macs": test.costs.heads,
@@ -106,29 +104,6 @@ class Run:
             "validation": _measured(validation),
             "test": _measured(test),
         }
-
-
-LAPTOP_SIZE = 16
-"""Height and width of images in the laptop's setting."""
-
-
-def make(preset: str, model: str, data: str, scheme: str, seed: int = 0, few: bool = False) -> Run:
-    """A run in the paper's setting, for GPUs, or in one that two processor cores finish in a night.
-
-    Args:
-        preset: ``paper`` or ``laptop``.
-        model: a name that ``create_model`` knows.
-        data: a data set's name.
-        scheme: a weight scheme's name.
-        seed: of everything.
-        few: on the laptop, few images very often rather than many images a few times.
-    """
-    if preset == "laptop":
-        images, epochs, batch = (3000, 150, 128) if few else (15000, 8, 32)
-        recipe = {"epochs": epochs, "batch_size": batch, "pad": 2, "flip": data != "svhn"}
-        return Run(model, data, scheme, seed, images, LAPTOP_SIZE, recipe)
-    paper = {"cifar10": "cifar", "cifar100": "cifar", "svhn": "svhn", "imagenet": "imagenet"}
-    return Run(model, data, scheme, seed, None, None, asdict(RECIPES[paper[data]]))
 
 
 def _measured(curve: Curve) -> dict[str, Any]:
@@ -149,13 +124,12 @@ def find_data(folder: Path, name: str) -> Path:
 
 def main() -> None:
     """Train one run."""
-    from anytime.training.jobs import stop_with_parent
-
     stop_with_parent()
     keep_freed_memory()
-    spec, data, output, records, command = sys.argv[1:]
+    spec, data, output, records, compiled = sys.argv[1:]
     try:
-        Run(**json.loads(spec)).train(Path(data) if data else None, Path(output), Path(records), command)
+        folder = Path(data) if data else None
+        Run(**json.loads(spec)).train(folder, Path(output), Path(records), compiled == "True")
     except KeyboardInterrupt:
         sys.exit(130)
     except anytime.AnytimeError as error:
@@ -163,4 +137,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # -P leaves it out, with the current folder
     main()

@@ -19,13 +19,16 @@ from hypothesis import strategies as st
 
 import anytime
 from anytime import EANN
-from anytime.evaluation import FRACTIONS
 from experiments import EXPERIMENTS, load, table_weights
-from experiments.eann import ensemble_curve
+from experiments.__main__ import main, missing
+from experiments.controls import RandomConst, ScaledConst, create_scheme
+from experiments.eann import ensemble_curve, sequence_curve
 from experiments.estimate import estimate
-from experiments.records import HERE, Records, error_at, increases
+from experiments.intervals import Interval, compare
+from experiments.presets import PRESETS, make
+from experiments.records import COMMITTED, Records, error_at
 from experiments.report import as_markdown, as_page, write_report
-from experiments.runner import Run, find_data, make
+from experiments.runner import Run, find_data
 from experiments.weights_by_dataset import concentration
 
 ROOT = Path(__file__).parent.parent
@@ -33,25 +36,25 @@ RECIPE = {"epochs": 3, "batch_size": 32, "pad": 1, "flip": False}
 
 
 def digits(scheme="adaloss", model="resann-1-4", **changes):
-    return Run(model, "digits", scheme, 0, 300, None, {**RECIPE, **changes})
+    return Run(model, "digits", scheme, 0, 300, {**RECIPE, **changes})
 
 
 def runner(run, folder):
-    script = str(ROOT / "experiments/runner.py")
-    places = ["", str(folder / "runs"), str(folder / "records"), "anytime reproduce test"]
-    return [sys.executable, script, json.dumps(asdict(run)), *places]
+    places = ["", str(folder / "runs"), str(folder / "records"), "False"]
+    return [sys.executable, "-P", str(ROOT / "experiments/runner.py"), json.dumps(asdict(run)), *places]
 
 
 def test_a_run_leaves_a_record_and_is_not_trained_again(tmp_path):
     run = digits()
+    for name in ("torch", "anytime", "experiments"):  # no code of the current folder is run
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('the wrong module')")
     for _ in range(2):
-        done = subprocess.run(runner(run, tmp_path), capture_output=True, text=True, timeout=120)
+        done = subprocess.run(runner(run, tmp_path), capture_output=True, text=True, timeout=120, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
     assert "epoch" not in done.stderr  # the second time
     record = Records.read(tmp_path / "records")[run.name]
     assert record["run"] == asdict(run)
     assert record["seconds"] > 0
-    assert record["command"] == "anytime reproduce test"
     assert record["versions"]["torch"] == torch.__version__
     assert len(record["test"]["errors"]) == len(record["macs"]) == len(record["train"]["losses"]) == 3
     net = anytime.load(tmp_path / "runs" / run.name)
@@ -60,8 +63,9 @@ def test_a_run_leaves_a_record_and_is_not_trained_again(tmp_path):
     assert record["validation"]["errors"] == anytime.evaluate(net, data, data.validation).errors
 
 
-def test_a_killed_run_goes_on_as_if_nothing_had_been(tmp_path):
-    run = digits(epochs=12)
+@pytest.mark.parametrize("scheme", ["adaloss", "random-const", "scaled-const"])
+def test_a_killed_run_goes_on_as_if_nothing_had_been(tmp_path, scheme):
+    run = digits(scheme, epochs=6)
     one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}
     killed = subprocess.Popen(runner(run, tmp_path / "k"), stderr=subprocess.DEVNULL, env=one_thread)
     log = tmp_path / "k/runs" / run.name / "log.jsonl"
@@ -78,7 +82,7 @@ def test_a_killed_run_goes_on_as_if_nothing_had_been(tmp_path):
 
 def test_an_ensembles_curve_is_that_of_the_ensemble(tmp_path):
     runs = [digits(model=f"resann-{n}-4") for n in (2, 1)]
-    records = [run.train(None, tmp_path, tmp_path / "records", "") for run in runs]
+    records = [run.train(None, tmp_path, tmp_path / "records") for run in runs]
     data = runs[0].load_data(None)
     eann = EANN([anytime.load(tmp_path / run.name) for run in runs], torch.zeros(1, 1, 8, 8))
     eann.fit_order(data.batches(data.validation))
@@ -87,12 +91,12 @@ def test_an_ensembles_curve_is_that_of_the_ensemble(tmp_path):
     assert curve["errors"] == anytime.evaluate(eann, data).errors
 
 
-@pytest.mark.parametrize("preset", [pytest.param("paper", marks=pytest.mark.slow), "laptop"])
+@pytest.mark.parametrize("preset", [pytest.param("paper", marks=pytest.mark.slow), "laptop", "minutes"])
 def test_every_experiment_names_its_runs(preset):
     for name in EXPERIMENTS:
         runs = load(name).runs(preset)
         names = [run.name for run in runs]
-        assert runs or (name, preset) == ("settings", "paper")
+        assert runs or preset == "minutes"
         assert len(set(names)) == len(names)
         for model in {run.model for run in runs}:
             with torch.device("meta"):
@@ -100,26 +104,31 @@ def test_every_experiment_names_its_runs(preset):
             for run in runs:
                 if run.model == model:
                     anytime.Recipe(**run.recipe)
-                    anytime.create_scheme(run.scheme, net.exits)
+                    create_scheme(run.scheme, net)
+
+
+def test_a_taste_is_a_part_of_the_laptops_runs():
+    taste, laptop = ({run.name: run for run in table_weights.runs(preset)} for preset in ("minutes", "laptop"))
+    assert taste.items() <= laptop.items()
+    assert {run.scheme.split("-")[0] for run in taste.values()} == {"const", "linear", "adaloss", "opt"}
 
 
 @cache
 def costs_of(model):
     with torch.device("meta"):
-        return anytime.costs(anytime.create_model(model), torch.empty(1, 3, 16, 16, device="meta"))
+        return anytime.costs(anytime.create_model(model), torch.empty(1, 3, 32, 32, device="meta"))
 
 
 def made_up(run, error=lambda _: 0.5):
     """A record as a run would leave it, with errors that are made up."""
     cost = costs_of(run.model)
-    only = getattr(anytime.create_scheme(run.scheme, len(cost.macs)), "only", None)
-    errors = [error(exit) if only is None or exit in only else None for exit in range(len(cost.macs))]
+    only = int(run.scheme.removeprefix("opt-")) - 1 if run.scheme.startswith("opt-") else None
+    errors = [error(exit) if only in (None, exit) else None for exit in range(len(cost.macs))]
     measured = {"images": 100, "errors": errors, "losses": errors}
     return {
         "name": run.name,
-        "command": "anytime reproduce test",
         "run": run.as_json(),
-        "data": {"name": "made up", "classes": 10, "shape": [3, 16, 16]},
+        "data": {"name": "made up", "classes": 10, "shape": [3, 32, 32]},
         "versions": {"torch": "2", "threads": 1},
         "device": "cpu",
         "seconds": 60.0,
@@ -135,22 +144,24 @@ def made_up(run, error=lambda _: 0.5):
 def test_a_report_of_any_part_of_the_records(tmp_path, seed):
     draw = random.Random(seed)
     part = seed / 2  # from none to all
-    runs = [run for name in EXPERIMENTS for run in load(name).runs("laptop") if draw.random() < part]
-    records = Records({run.name: made_up(run, lambda _: draw.uniform(0.01, 0.9)) for run in runs})
+    runs = {run.name: run for name in EXPERIMENTS for run in load(name).runs("laptop") if draw.random() < part}
+    records = Records({name: made_up(run, lambda _: draw.uniform(0.01, 0.9)) for name, run in runs.items()})
     (tmp_path / "reproduction").mkdir()
     (tmp_path / "reproduction/old.png").touch()
     write_report("laptop", records, tmp_path)
     text, page = (tmp_path / "REPRODUCTION.md").read_text(), (tmp_path / "reproduction.html").read_text()
-    assert ("Not run yet" in text) == (not runs)
+    nothing = text.count("Not enough runs have ended")
+    assert nothing == {0: len(EXPERIMENTS), 1: 0}.get(part, nothing)
     assert not (tmp_path / "reproduction/old.png").exists()
     for picture in re.findall(r"\]\((.*?\.png)\)", text):
         assert (tmp_path / picture).stat().st_size > 5000
     assert page.startswith("<!doctype html>")
     assert page.count("<img") == text.count("![")
+    assert page.count("<table") == len(re.findall(r"^\|---", text, re.MULTILINE))
 
 
 def test_the_report_says_what_the_records_say():
-    """``anytime report`` has been run since the last record."""
+    """``python -m experiments report`` has been run since the last record."""
     sections = {name: load(name).show("laptop", Records.read()) for name in EXPERIMENTS}
     docs = ROOT / "docs"
     assert (docs / "REPRODUCTION.md").read_text() == as_markdown("laptop", sections)
@@ -170,45 +181,96 @@ def test_records_are_what_they_are_called(tmp_path):
 
 
 def test_the_increase_is_over_opt_of_the_same_seed():
-    preset, models = "laptop", table_weights.MODELS["laptop"]
-    found = Records()
-    for seed, best in enumerate((0.1, 0.2)):
-        for scheme, error in {
-            "const": 1.3 * best,
-            "opt-3": best,
-            "opt-7": best,
-            "opt-11": best,
-            "opt-15": best,
-        }.items():
-            run = make(preset, models[0], "svhn", scheme, seed)
-            found[run.name] = made_up(run, lambda _, error=error: error)
-    got = increases(preset, found, models, "svhn", "const", 3, FRACTIONS)
-    assert got == [pytest.approx([0.3] * 4)] * 2
-    del found[make(preset, models[0], "svhn", "opt-7", 1).name]
-    assert len(increases(preset, found, models, "svhn", "const", 3, FRACTIONS)) == 1
+    errors = {
+        "CONST": {("net", 0): [0.13] * 4, ("net", 1): [0.26] * 4, ("net", 2): [0.3] * 4},
+        "OPT": {("net", 0): [0.1] * 4, ("net", 1): [0.2] * 4},
+    }
+    assert table_weights.increases(errors) == {"CONST": [pytest.approx([0.3] * 4)] * 2}
+
+
+def test_schemes_are_compared_seed_by_seed():
+    runs = [make("laptop", "resann-5-8-patch2", "svhn", scheme, s) for scheme in ("const", "adaloss") for s in range(4)]
+    # Seeds differ by 10 points, schemes by about one: only a paired comparison can tell.
+    noise = (0.0, 0.001, -0.001, 0.002)
+    records = Records(
+        {
+            run.name: made_up(
+                run, lambda _, run=run: 0.1 * run.seed + 0.1 + (0.01 + noise[run.seed]) * (run.scheme == "const")
+            )
+            for run in runs
+        }
+    )
+    section = table_weights.show("laptop", records)
+    assert "At 1 of the cost AdaLoss's test error is 1.05 points below CONST's" in section.as_markdown()
+    assert section.verdicts[-1].endswith("AdaLoss is better.")
+
+
+@given(st.lists(st.floats(-1, 1), min_size=2, max_size=40), st.floats(-1, 1))
+def test_an_interval_moves_with_its_values(values, shift):
+    one, other = Interval.of(values), Interval.of([value + shift for value in values])
+    assert one.low <= one.mean <= one.high
+    assert (other.low, other.high) == pytest.approx((one.low + shift, one.high + shift), abs=1e-9)
+
+
+def test_an_interval_holds_the_truth_95_times_of_100():
+    draw = random.Random(0)
+    drawn = [Interval.of([draw.gauss(1, 2) for _ in range(5)]) for _ in range(4000)]
+    assert sum(each.low <= 1 <= each.high for each in drawn) / 4000 == pytest.approx(0.95, abs=0.012)
 
 
 @pytest.mark.parametrize(
-    ("const", "says"),
+    ("values", "says"),
     [
-        ([0.5, 0.51, 0.52], "41.0 points below CONST (more than the spread of 1.0)"),
-        ([0.1, 0.4, 0.0], "6.7 points below CONST (within the spread of 20.8)"),
-        ([0.0, 0.01, 0.02], "9.0 points above CONST (more than the spread of 1.0)"),
-        ([0.3], "20.0 points below CONST (one seed)"),
+        ([0.01, 0.011, 0.012], "1.10 points below B's (95 % interval 0.85 to 1.35, n = 3): A is better."),
+        ([-0.01, -0.011, -0.012], "1.10 points above B's (95 % interval 0.85 to 1.35, n = 3): B is better."),
+        ([0.01, -0.01, 0.02], "not decided."),
+        ([0.01], "1.00 points below B's (one seed: no interval)."),
     ],
 )
-def test_the_verdict_goes_by_the_spread_of_the_lead(const, says):
-    ours = [[0.1] * 4] * len(const)
-    schemes = {"CONST": [[c] * 4 for c in const], "LINEAR": ours, "AdaLoss": ours}
-    assert says in table_weights._verdict("svhn", schemes)
+def test_the_verdict_goes_by_the_interval(values, says):
+    assert compare("A", "B", Interval.of(values)).endswith(says)
 
 
 def test_records_name_no_machine():
-    for path in HERE.glob("*.json"):
-        record = json.loads(path.read_text())
-        assert record["name"] == path.stem
-        assert record["command"].startswith("anytime reproduce ")
-        assert "/" not in record["command"]
+    for path in COMMITTED.glob("*.json"):
+        assert json.loads(path.read_text())["name"] == path.stem
+        assert "/work" not in path.read_text()
+
+
+def test_a_control_has_the_gradient_of_the_first_layer_that_adaloss_has():
+    torch.manual_seed(0)
+    net, balance = anytime.create_model("resann-2-8"), anytime.AdaLoss(6)
+    control = ScaledConst(net, every=1, momentum=0.0)
+    sizes = {}
+    for name, scheme in {"adaloss": balance, "control": control}.items():
+        losses = torch.stack(
+            [logits.logsumexp(1).mean() * (6 - i) for i, logits in enumerate(net(torch.ones(4, 3, 32, 32)))]
+        )
+        net.zero_grad()
+        scheme(losses).backward()
+        sizes[name] = next(net.parameters()).grad.norm().item()
+    assert sizes["control"] == pytest.approx(sizes["adaloss"], rel=1e-3)
+    assert control.weights.unique().numel() == 1
+    assert not list(control.parameters())
+
+
+def test_the_authors_const_adds_half_of_the_weight_to_one_exit():
+    control, seen = RandomConst(4), []
+    for _ in range(50):
+        control(torch.rand(4))
+        assert sorted(control.weights.tolist()) == [1, 1, 1, 3]
+        seen.append(int(control.weights.argmax()))
+    assert set(seen) == {0, 1, 2, 3}
+
+
+def test_a_plain_sequence_runs_all_and_answers_with_the_best_so_far():
+    def plain(cost, validation, test):
+        heads = [1, 1]
+        split = {"validation": {"errors": [None, validation]}, "test": {"errors": [None, test]}}
+        return {"macs": [cost // 2, cost], "head_macs": heads, **split}
+
+    curve = sequence_curve([plain(11, 0.5, 0.4), plain(21, 0.6, 0.3), plain(31, 0.2, 0.25)])
+    assert curve == {"macs": [10, 30, 60], "errors": [0.4, 0.4, 0.25]}
 
 
 @given(st.lists(st.floats(0.01, 1), min_size=1, max_size=30))
@@ -223,7 +285,7 @@ def test_the_error_at_a_budget_is_the_last_within_it():
 
 
 def test_time_is_estimated(capsys):
-    assert estimate([digits(), digits("const")], None, 2) > 0
+    assert estimate([digits(), digits("scaled-const")], None, 2) > 0
     assert "2 runs, 2 at a time" in capsys.readouterr().out
 
 
@@ -233,3 +295,47 @@ def test_data_sets_are_found_by_their_names(tmp_path):
     assert [find_data(tmp_path, name).name for name in ("cifar10", "svhn")] == ["cifar10-30k", "svhn"]
     with pytest.raises(anytime.AnytimeError, match="imagenet"):
         find_data(tmp_path, "imagenet")
+
+
+def command(monkeypatch, capsys, line):
+    monkeypatch.setattr(sys, "argv", ["experiments", *line.split()])
+    try:
+        main()
+        code = 0
+    except SystemExit as stop:
+        code = stop.code
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+def test_the_command_teaches(monkeypatch, capsys, tmp_path):
+    code, out, _ = command(monkeypatch, capsys, "run --help")
+    assert code == 0
+    assert all(word in out for word in (*EXPERIMENTS, *PRESETS, "--dry-run", "--data", "examples:"))
+    code, out, _ = command(monkeypatch, capsys, f"run --list --records {tmp_path}")
+    assert code == 0
+    assert len(out.splitlines()) == len(EXPERIMENTS)
+    assert "table_weights          0 of 146 runs done" in out
+    code, _, _ = command(monkeypatch, capsys, f"run nothing --records {tmp_path}")
+    assert "there are: table_weights" in code
+    code, _, _ = command(monkeypatch, capsys, f"run eann --data {tmp_path} --records {tmp_path}")
+    assert "has no folder svhn" in code
+    code, _, err = command(monkeypatch, capsys, "report --preset desktop")
+    assert code == 2
+    assert "minutes" in err
+
+
+def test_what_has_a_record_is_not_trained_and_the_result_is_shown(monkeypatch, capsys, tmp_path):
+    runs = table_weights.runs("minutes")
+    for run in runs:
+        (tmp_path / f"{run.name}.json").write_text(json.dumps(made_up(run)))
+    assert not missing(EXPERIMENTS, "minutes", Records.read(tmp_path))
+    code, out, _ = command(
+        monkeypatch, capsys, f"run --preset minutes --records {tmp_path} --output {tmp_path / 'runs'}"
+    )
+    assert code == 0
+    assert "CONST − AdaLoss" in out
+    assert "one seed: no interval" in out
+    assert not (tmp_path / "runs").exists()
+    (tmp_path / f"{runs[0].name}.json").unlink()
+    assert missing(["table_weights"], "minutes", Records.read(tmp_path)) == [runs[0]]

@@ -315,19 +315,9 @@ def test_train_an_ensemble(run, tmp_path):
         ("train-ensemble --smallest resann-1-4", "both --smallest and --largest"),
         ("train-ensemble --smallest resann-4-4 --largest resann-1-4", "smaller first"),
         (f"{ENSEMBLE} --jobs 0", "from 1"),
-        ("reproduce nothing", "there are: weights_by_depth"),
-        ("reproduce eann --preset desktop", "paper, laptop"),
-        ("report --preset desktop", "paper, laptop"),
     ],
 )
-def test_ensembles_and_experiments_say_what_is_wrong(run, line, said):
+def test_ensembles_say_what_is_wrong(run, line, said):
     code, _, err = run(line)
     assert code == 2
     assert said in err
-
-
-def test_experiments_are_listed(run):
-    code, out, err = run("reproduce --list")
-    assert code == 0, err
-    assert len(out.splitlines()) == 7  # six of the paper, and what was tried
-    assert "table_weights" in out

@@ -1,0 +1,69 @@
+"""Two variants of CONST that tell what AdaLoss's gain comes from; no part of the library.
+
+``scaled-const`` keeps CONST's balance between the exits and takes AdaLoss's step size: is it the balance that helps, or
+only that the shared layers receive smaller gradients? ``random-const`` is CONST as the paper's authors' scripts ran it.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+import anytime
+from anytime import AdaLoss, AnytimeNetwork
+from anytime.weights import Const
+
+
+class ScaledConst(Const):
+    """CONST, scaled so that the gradient of the first layer is as large as AdaLoss would make it.
+
+    Args:
+        net: the network that is trained.
+        every: the two gradients are compared on every such call; the scale is the moving average of their ratios.
+        momentum: of that average.
+    """
+
+    scale: Tensor
+    calls: Tensor
+
+    def __init__(self, net: AnytimeNetwork, every: int = 20, momentum: float = 0.9) -> None:
+        super().__init__(net.exits)
+        self.first_layer = [next(net.parameters())]  # in a list: the network's parameter, not one of this module
+        self.every, self.momentum = every, momentum
+        self.adaloss = AdaLoss(net.exits)
+        self.register_buffer("scale", torch.ones(()))
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, losses: Tensor | Sequence[Tensor]) -> Tensor:
+        """The scaled sum of the losses."""
+        losses = self._vector(losses)
+        balanced = self.adaloss(losses)
+        if self.calls % self.every == 0 and losses.requires_grad:
+            ratio = self._gradient(balanced) / self._gradient(losses.sum())
+            momentum = self.momentum if self.calls else 0.0
+            if ratio.isfinite():
+                self.scale.lerp_(ratio, 1 - momentum)
+                self.weights.fill_(self.scale)
+        self.calls += 1
+        return super().forward(losses)
+
+    def _gradient(self, objective: Tensor) -> Tensor:
+        (gradient,) = torch.autograd.grad(objective, self.first_layer, retain_graph=True)
+        return gradient.norm()
+
+
+class RandomConst(Const):
+    """CONST with half of the total weight added, in every step, to one exit drawn at random."""
+
+    def forward(self, losses: Tensor | Sequence[Tensor]) -> Tensor:
+        """The sum of the losses and of the one drawn."""
+        self.weights.fill_(1.0)  # training seeds torch's generator in every step: a resumed run draws the same
+        self.weights[torch.randint(self.exits, ())] += self.exits / 2
+        return super().forward(losses)
+
+
+def create_scheme(name: str, net: AnytimeNetwork) -> nn.Module:
+    """A scheme of the library or a control by its name, where the network is."""
+    controls = {"scaled-const": lambda: ScaledConst(net), "random-const": lambda: RandomConst(net.exits)}
+    scheme = controls[name]() if name in controls else anytime.create_scheme(name, net.exits)
+    return scheme.to(next(net.parameters()).device)
