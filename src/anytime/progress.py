@@ -1,4 +1,4 @@
-"""What people see while training runs: a live bar in a terminal, a line an epoch elsewhere."""
+"""Progress of a training: a live bar in a terminal, one line per epoch elsewhere."""
 
 import importlib.util
 import sys
@@ -15,24 +15,24 @@ T = TypeVar("T")
 
 
 class Progress(AbstractContextManager["Progress"], Protocol):
-    """Told of every step and every epoch."""
+    """Is told of every step and every epoch."""
 
     def step(self, epoch: int, images: int, losses: Tensor) -> None:
-        """``images`` more have been trained on; ``losses`` are those of the exits, wherever they are."""
+        """A step on ``images`` images is done; ``losses`` are those of the exits, on any device."""
 
     def epoch(self, record: dict[str, Any]) -> None:
         """An epoch has ended; ``record`` is its line of the log."""
 
 
 def progress(title: str, epochs: int, images: int, done: int = 0, show: bool = True) -> Progress:
-    """The right one for where the output goes.
+    """A bar if standard error is a terminal, else lines.
 
     Args:
         title: what is being trained.
-        epochs: how many there are.
-        images: how many an epoch has.
-        done: images already trained on, when a run is resumed.
-        show: False for silence.
+        epochs: number of epochs.
+        images: images per epoch.
+        done: images trained on before the run was resumed.
+        show: whether to show anything.
     """
     if not show:
         return Silence()
@@ -42,7 +42,7 @@ def progress(title: str, epochs: int, images: int, done: int = 0, show: bool = T
 
 
 class Silence(Progress):
-    """Says nothing."""
+    """Shows nothing."""
 
     def __exit__(self, *_: object) -> None: ...
     def step(self, epoch: int, images: int, losses: Tensor) -> None: ...  # noqa: D102
@@ -50,7 +50,7 @@ class Silence(Progress):
 
 
 class Lines(Silence):
-    """A line an epoch on standard error, at most one a second: for logs and pipes."""
+    """One line per epoch on standard error, at most one per second: for logs and pipes."""
 
     def __init__(self, title: str, epochs: int) -> None:
         self.title, self.epochs, self.last = title, epochs, 0.0
@@ -71,7 +71,7 @@ class Lines(Silence):
 
 
 class Bar(Silence):
-    """A bar with images a second, the losses of the first, middle and last exit, and the time left."""
+    """A bar with images per second, the losses of the first, middle and last exit, and the time left."""
 
     def __init__(self, title: str, epochs: int, images: int, done: int) -> None:
         rich = require("rich.progress", "cli")
@@ -100,7 +100,7 @@ class Bar(Silence):
         self.bar.stop()
 
     def step(self, epoch: int, images: int, losses: Tensor) -> None:
-        """Move the bar, a few times a second: to look at the losses is to wait for the device."""
+        """Move the bar at most five times per second, since reading the losses waits for the device."""
         self.seen += images
         self.new += images
         now = time.monotonic()
@@ -113,7 +113,7 @@ class Bar(Silence):
 
 
 def counted(items: Iterable[T], total: int, title: str, show: bool = True) -> Iterator[T]:
-    """The items, with a bar while they come; elsewhere than in a terminal, a line at the start."""
+    """Yield the items with a progress bar; without a terminal, print one line at the start."""
     if not show:
         yield from items
     elif sys.stderr.isatty() and importlib.util.find_spec("rich"):
@@ -125,7 +125,7 @@ def counted(items: Iterable[T], total: int, title: str, show: bool = True) -> It
 
 
 def spread(values: Sequence[float | None], form: str) -> str:
-    """The first, middle and last of the values there are.
+    """The first, middle and last of the values that are not None.
 
     Example:
         >>> spread([2.3, 1.5, 1.2, 0.9, 0.5], ".1f")

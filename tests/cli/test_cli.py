@@ -166,7 +166,7 @@ def test_help_teaches_with_an_example(run):
         ("train --checkpoint-seconds -1", "checkpoint_seconds=-1.0 must be a number >= 0"),
         ("train --precision int8", "float32, bfloat16 or float16"),
         ("train --recipe mine", "unknown recipe"),
-        ("train --extra", "leave --size and --extra out"),
+        ("train --extra", "no extra images"),
         ("train --model msdnet38 --output new", "at least 32"),
         ("train --output mixed --resume", "the checkpoint is damaged or of another run"),
         ("evaluate damaged", "does not say what the model was trained on"),
