@@ -79,7 +79,7 @@ def test_images(tmp_path, form, n):
             assert np.array_equal(pixels, by_pillow(damaged))
 
 
-@pytest.mark.parametrize("n", [100, MANY])
+@pytest.mark.parametrize("n", [100, pytest.param(1000, marks=pytest.mark.slow)])
 def test_cached_pixels(tmp_path, n):
     images.write_hub_folder(tmp_path / "data", n=20)
     train = read_folder(tmp_path / "data")["train"]
