@@ -1,4 +1,4 @@
-"""Easy samples leave early: wall-clock time of a batch with per-sample exits against the whole network.
+"""Early exit per sample: wall-clock time of a batch whose samples leave early against the whole network.
 
 python benchmarks/early_exit.py RUN              # a trained run's folder; half of the average MACs, batch 256
 python benchmarks/early_exit.py RUN 0.5 256 40
@@ -20,7 +20,7 @@ def main(run: str, part: float, batch: int, repeats: int) -> None:
     data = anytime.load_data(read_run(Path(run))["asked"]["data"])
     policy = anytime.calibrate(net, data.batches(data.validation), part, unit="fraction")
     test = collect(net, data.batches(data.test))
-    on_paper = policy.exits(test.logits)
+    expected = policy.choose_exits(test.logits)
 
     answers = [policy.predict(net, x) for x, _ in data.batches(data.test, batch_size=batch)]
     exits = torch.cat([answer.exits for answer in answers])
@@ -35,7 +35,7 @@ def main(run: str, part: float, batch: int, repeats: int) -> None:
     print(f"{run}, {len(exits):,} test images, batch {batch}, {machine()}")
     print(f"error {error:.2%} at {spent / policy.costs[-1]:.1%} of the MACs; all to the last exit {last:.2%}")
     print(f"{len(some)} images one by one: {moved} left elsewhere, logits differ by at most {worst:.1e}")
-    print(f"left elsewhere than by every exit's logits: {int((exits != on_paper).sum())}")
+    print(f"left at another exit than by every exit's logits: {int((exits != expected).sum())}")
 
     batches = [x for x, _ in data.batches(data.test, batch_size=batch)][:8]
     shares = [policy.cost(policy.predict(net, x).exits) / policy.costs[-1] for x in batches]

@@ -1,5 +1,8 @@
 """What it costs to be stoppable: steps(x) against a bare loop over all exits, predict(exits=L) against a plain network.
 
+Memory that is freed stays with the process: otherwise glibc returns it to the system or keeps it depending on where it
+lies, and one of the two rivals pays thousands of page faults more than the other for no reason of its own.
+
 python benchmarks/steps.py                       # resann-9-16, batches 1 and 32
 python benchmarks/steps.py resann-9-16 60
 """
@@ -10,9 +13,11 @@ import torch
 from ratio import interleaved, machine, report, verdict
 
 import anytime
+from anytime.memory import keep_freed_memory
 
 
 def main(name: str, repeats: int) -> None:
+    keep_freed_memory()
     net = anytime.create_model(name).eval()
     plain = torch.nn.Sequential(*net.stages, net.heads[-1])
     print(f"{name}, {net.exits} exits, {machine()}")
@@ -30,9 +35,7 @@ def main(name: str, repeats: int) -> None:
             pairs = interleaved(lambda x=x: list(net.steps(x)), bare, repeats)
             ratio = report(f"batch {batch}: steps / bare loop over all exits", [a / b for a, b in pairs])
             verdict(f"steps_batch_{batch}", ratio, 1.10)
-            pairs = interleaved(
-                lambda x=x: anytime.predict(net, x, exits=net.exits), lambda x=x: plain(x), repeats
-            )  # fmt: skip
+            pairs = interleaved(lambda x=x: anytime.predict(net, x, exits=net.exits), lambda x=x: plain(x), repeats)
             ratio = report(f"batch {batch}: predict / network without exits", [a / b for a, b in pairs])
             verdict(f"predict_batch_{batch}", ratio, 1.05)
 

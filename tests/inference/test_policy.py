@@ -29,7 +29,7 @@ def test_the_average_cost_meets_the_budget(seed, part, score, rule):
     known, costs = outputs(seed), [10.0, 25.0, 40.0, 70.0, 100.0]
     budget = costs[0] + part * (costs[-1] - costs[0])
     policy = fit_policy(known, costs, budget, score=score, rule=rule)
-    left = policy.exits(known.logits)
+    left = policy.choose_exits(known.logits)
     assert policy.shares == pytest.approx((left.bincount(minlength=5) / len(left)).tolist())
     assert policy.cost(left) <= budget + 1e-9
     # Not cheaper than needed either: one sample more on its way would be too much, or few.
@@ -79,7 +79,7 @@ def test_a_batch_is_answered_as_each_of_its_samples(name, score):
         assert alone.exits.item() == together.exits[i]
         scale = together.logits.abs().max().item()  # an untrained network's logits may be in the hundreds
         torch.testing.assert_close(alone.logits[0], together.logits[i], atol=1e-5 * max(1.0, scale), rtol=0)
-    assert torch.equal(together.exits, policy.exits(collect(net, [(x, labels)]).logits))
+    assert torch.equal(together.exits, policy.choose_exits(collect(net, [(x, labels)]).logits))
 
 
 def rows(state):

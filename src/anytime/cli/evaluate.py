@@ -125,7 +125,7 @@ def calibrate_command(
     policy = anytime.calibrate(net, images.batches(images.validation, device=where), budget, unit, score)
     path = policy.save(run)
     test = collect(net, images.batches(images.test, device=where))
-    exits = policy.exits(test.logits)
+    exits = policy.choose_exits(test.logits)
     error = test.wrong[exits, torch.arange(len(exits))].double().mean().item()
     spent = policy.cost(exits)
     share = policy.budget / policy.costs[-1]

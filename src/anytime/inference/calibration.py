@@ -1,4 +1,4 @@
-"""Thresholds from held-out data, so that the average cost of a sample meets a budget."""
+"""Thresholds of a policy from held-out data, for a budget of the average cost."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -7,14 +7,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_map
 
 from anytime.cost import costs
 from anytime.errors import AnytimeError
 from anytime.evaluation import Outputs, collect
 from anytime.inference.latency import profile
 from anytime.inference.policy import SCORES, UNITS, Judge, Policy
-from anytime.network import AnytimeNetwork
+from anytime.network import AnytimeNetwork, tensors_of
 
 
 def calibrate(
@@ -27,21 +27,21 @@ def calibrate(
 ) -> Policy:
     """Find per-exit thresholds on held-out data so that the average cost of a sample meets a budget.
 
-    First each exit gets the temperature that makes its probabilities most likely (Guo et al. 2017), so that a score
-    means the same at every exit. Then thresholds are set by one of two rules, either with one number to turn until
-    the average cost meets the budget:
+    First each exit gets the temperature that minimizes its cross-entropy (Guo et al. 2017), so that scores of
+    different exits can be compared. Then the thresholds are set by one of two rules. Each has one parameter, found by
+    bisection so that the average cost meets the budget:
 
     - ``common``: the same threshold at every exit.
     - ``geometric``: as in MSDNet's budgeted batch classification (Huang et al. 2018), the shares of samples that leave
-      at exits 1 … L are a series q, qr, qr², …; an exit's threshold is the score that lets its share of all samples
-      leave, the surest of those that are still there. It sends its share to an exit however bad that exit is.
+      at exits 1 … L are a series q, qr, qr², …; the threshold of an exit is the score that lets its share of all
+      samples leave, the surest of those that remain. An exit gets its share even if it is a bad one.
 
     Args:
         net: the network.
         validation: batches of inputs and labels that it was not trained on, as for ``collect``.
-        budget: the average cost of a sample, all heads on its way included.
-        unit: ``macs``; ``seconds``, as measured on the first batch; or ``fraction`` of the whole network's MACs.
-        score: how sure an exit is of its answer; see ``Policy``.
+        budget: the average cost of a sample, including all heads up to its exit.
+        unit: ``macs``; ``seconds``, as measured on the first batch; or ``fraction`` of the MACs of the whole network.
+        score: how sure an exit is of its prediction; see ``Policy``.
         rule: how the thresholds are set, as above.
 
     Example:
@@ -49,18 +49,18 @@ def calibrate(
         >>> data = anytime.load_data("digits")
         >>> net = anytime.create_model("resann-1-8", in_channels=1)
         >>> policy = anytime.calibrate(net, data.batches(data.validation), budget=0.7, unit="fraction")
-        >>> len(policy.thresholds)              # everyone leaves at the third exit
+        >>> len(policy.thresholds)              # all remaining samples leave at the third exit
         2
         >>> policy.predict(net.eval(), torch.zeros(4, 1, 8, 8)).logits.shape
         torch.Size([4, 10])
     """
     if unit not in UNITS:
-        raise AnytimeError(f"unit={unit!r}; it is one of {', '.join(UNITS)}")
+        raise AnytimeError(f"unit={unit!r} must be one of {', '.join(UNITS)}")
     some: list[Any] = []
 
     def batches() -> Iterator[Any]:
         for batch in validation:
-            if not some and isinstance(batch, tuple | list) and batch and any(map(len, _tensors(batch[0]))):
+            if not some and isinstance(batch, tuple | list) and batch and any(map(len, tensors_of(batch[0]))):
                 some.append(batch[0])
             yield batch
 
@@ -70,14 +70,10 @@ def calibrate(
     return fit_policy(outputs, _costs(net, some[0], unit), budget, unit, score, rule)
 
 
-def _tensors(x: Any) -> list[Tensor]:
-    return [leaf for leaf in tree_leaves(x) if isinstance(leaf, Tensor)]
-
-
 def _costs(net: AnytimeNetwork, batch: Any, unit: str) -> list[float]:
-    """What it costs a sample to leave at each exit."""
+    """The cost of one sample that leaves at each exit."""
     if unit == "seconds":
-        size = next(len(leaf) for leaf in tree_leaves(batch) if isinstance(leaf, Tensor))
+        size = len(tensors_of(batch)[0])
         return [seconds / size for seconds in profile(net, batch, repeats=10, warmup=2).through]
     one = tree_map(lambda leaf: leaf[:1] if isinstance(leaf, Tensor) else leaf, batch)
     return [float(macs) for macs in costs(net, one).macs]
@@ -91,20 +87,20 @@ def fit_policy(
     score: str = "confidence",
     rule: str = "common",
 ) -> Policy:
-    """What ``calibrate`` does once the network has answered."""
+    """The policy for the outputs of a network; see ``calibrate``."""
     if score not in SCORES:
-        raise AnytimeError(f"score={score!r}; it is one of {', '.join(SCORES)}")
+        raise AnytimeError(f"score={score!r} must be one of {', '.join(SCORES)}")
     if rule not in RULES:
-        raise AnytimeError(f"rule={rule!r}; it is one of {', '.join(RULES)}")
+        raise AnytimeError(f"rule={rule!r} must be one of {', '.join(RULES)}")
     if isinstance(budget, bool) or not isinstance(budget, int | float):
-        raise AnytimeError(f"budget={budget!r}: it must be a number")
+        raise AnytimeError(f"budget={budget!r} must be a number")
     if outputs.logits.shape[-1] < 2:
-        raise AnytimeError("the network has one class: no exit can be more or less sure of it")
+        raise AnytimeError("the network has one class; a policy needs at least two")
     whole = costs[-1] if unit == "fraction" else 1.0
     least, most = costs[0] / whole, costs[-1] / whole
     if not least <= budget <= (most if unit == "fraction" else inf) or budget == inf:
         raise AnytimeError(
-            f"a budget of {budget:.4g} ({unit} a sample): the first exit takes {least:.4g}, the last {most:.4g}"
+            f"budget={budget:.4g} ({unit} per sample): the first exit takes {least:.4g}, the last {most:.4g}"
         )
     budget, unit = budget * whole, "macs" if unit == "fraction" else unit
     temperatures = _temperatures(outputs)
@@ -112,7 +108,8 @@ def fit_policy(
     scores = torch.stack([judge.score(exit, logits) for exit, logits in enumerate(outputs.logits)])
     each = torch.tensor(costs, dtype=torch.float64)
     thresholds_by = RULES[rule]
-    # The dial, from all at the first exit to all at the last: a threshold, or the logarithm of the series' ratio.
+    # The parameter of the rule: a threshold, or the logarithm of the ratio of the series. At its lower end all samples
+    # leave at the first exit, at its upper end at the last.
     low, high = (scores.min().item(), scores.max().item() + 1) if rule == "common" else (-30.0, 30.0)
     for _ in range(60):
         middle = (low + high) / 2
@@ -125,7 +122,7 @@ def fit_policy(
 
 @dataclass(frozen=True)
 class Budgeted:
-    """What a policy reached on images that it was not calibrated with."""
+    """Cost and error of a policy on samples that it was not calibrated with."""
 
     budget: float
     cost: float
@@ -146,7 +143,7 @@ def sweep(
     for i in range(points):
         budget = costs[0] + (costs[-1] - costs[0]) * i / (points - 1)
         policy = fit_policy(validation, costs, budget, score=score, rule=rule)
-        exits = policy.exits(test.logits)
+        exits = policy.choose_exits(test.logits)
         error = test.wrong[exits, torch.arange(len(exits))].double().mean().item()
         shares = (exits.bincount(minlength=len(costs)) / len(exits)).tolist()
         reached.append(Budgeted(budget, policy.cost(exits), error, shares))
@@ -154,7 +151,7 @@ def sweep(
 
 
 def _common(scores: Tensor, threshold: float) -> tuple[list[float | None], Tensor]:
-    """The same threshold at every exit but the last, and where each sample then leaves."""
+    """The same threshold at every exit but the last, and the exit at which each sample then leaves."""
     sure = scores >= threshold
     sure[-1] = True
     left = sure.int().argmax(0)
@@ -165,14 +162,14 @@ def _common(scores: Tensor, threshold: float) -> tuple[list[float | None], Tenso
 
 
 def _between(leaving: Tensor, staying: Tensor, threshold: float) -> float:
-    """A threshold halfway between those who leave and those who stay, so that rounding moves nobody across."""
+    """A threshold halfway between those that leave and those that stay, so that rounding errors do not matter."""
     if not len(leaving) or not len(staying):
         return threshold
     return (leaving.min().item() + staying.max().item()) / 2
 
 
 def _geometric(scores: Tensor, log_ratio: float) -> tuple[list[float | None], Tensor]:
-    """Thresholds that make the shares of the exits a geometric series, and where each sample then leaves."""
+    """Thresholds that make the shares of the exits a geometric series, and the exit at which each sample leaves."""
     exits, samples = scores.shape
     series = torch.tensor([log_ratio * exit for exit in range(exits)], dtype=torch.float64).softmax(0)
     left = torch.full((samples,), exits - 1)
@@ -195,7 +192,7 @@ RULES = {"common": _common, "geometric": _geometric}
 
 
 def _temperatures(outputs: Outputs) -> list[float]:
-    """For each exit the temperature of least cross-entropy, by bisection: it is convex in 1/temperature."""
+    """The temperature of each exit that minimizes its cross-entropy, by bisection: it is convex in 1/temperature."""
     logits = outputs.logits.double()
     right = logits.gather(-1, outputs.labels.expand(len(logits), -1)[..., None]).squeeze(-1)
     low, high = (torch.full((len(logits),), bound, dtype=torch.float64) for bound in (-5.0, 5.0))

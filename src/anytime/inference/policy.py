@@ -1,4 +1,4 @@
-"""Easy samples leave early: each at the exit that is sure of it, taken out of the batch, under an average budget."""
+"""Early exit per sample: each leaves the batch at the first exit that is sure of it."""
 
 from dataclasses import asdict, dataclass
 from math import inf, log
@@ -15,14 +15,14 @@ from anytime.inference.inputs import as_input, explained
 from anytime.network import AnytimeNetwork
 
 FILE = "policy.json"
-"""Where ``Policy.save`` writes, beside the model it is for."""
+"""The file that ``Policy.save`` writes into the model's folder."""
 
 SCORES = ("confidence", "entropy", "margin", "patience")
 UNITS = ("macs", "seconds", "fraction")
 
 
 class Answers(NamedTuple):
-    """A batch's answers, in the order of the batch."""
+    """The predictions for a batch, in the order of the batch."""
 
     logits: Tensor
     exits: Tensor
@@ -31,18 +31,18 @@ class Answers(NamedTuple):
 
 @dataclass(frozen=True)
 class Policy:
-    """When a sample may leave: at the first exit that is sure enough of it. ``calibrate`` makes one.
+    """When a sample leaves: at the first exit whose score reaches its threshold. ``calibrate`` makes one.
 
     Args:
-        score: how sure an exit is: ``confidence`` (the largest probability), ``entropy`` (1 less the entropy over its
-            maximum), ``margin`` (between the two largest probabilities), ``patience`` (how many exits in a row agree,
-            then the confidence).
-        thresholds: of every exit but the last, the least score to leave with; None: nobody leaves there.
-        temperatures: of every exit, what its logits are divided by before their softmax.
-        costs: of leaving at each exit, for one sample, in the budget's unit.
-        shares: of the samples of the validation set that left at each exit.
-        budget: the average cost that was asked for.
-        unit: of the budget: ``macs`` or ``seconds``.
+        score: how sure an exit is: ``confidence`` (the largest probability), ``entropy`` (1 minus the entropy divided
+            by its maximum), ``margin`` (the difference of the two largest probabilities), ``patience`` (the number of
+            exits in a row that agree, then the confidence).
+        thresholds: the least score to leave with, for every exit but the last; None: no sample leaves there.
+        temperatures: what the logits of each exit are divided by before the softmax.
+        costs: the cost of one sample that leaves at each exit, in the unit of the budget.
+        shares: the share of the validation samples that left at each exit.
+        budget: the average cost of a sample that was asked for.
+        unit: the unit of the budget: ``macs`` or ``seconds``.
     """
 
     score: str
@@ -54,19 +54,17 @@ class Policy:
     unit: str = "macs"
 
     def predict(self, net: AnytimeNetwork, x: Any) -> Answers:
-        """Answer a batch; samples that have left are taken out of it, the rest go on.
+        """Predictions for a batch; samples that leave are removed from it before the next stage.
 
         Args:
             net: the network that the policy was made for, in eval mode.
-            x: a batch; every tensor in it has the samples along its first dimension.
+            x: a batch: tensors or NumPy arrays with the samples along their first dimension.
         """
         if net.exits != len(self.temperatures):
-            raise AnytimeError(f"this policy is for a network of {len(self.temperatures)} exits, not of {net.exits}")
+            raise AnytimeError(f"the policy is for a network of {len(self.temperatures)} exits, not of {net.exits}")
         x = as_input(net, x)
         if net.training:
-            raise AnytimeError(
-                "the network is in training mode: its answers would depend on the batch; call net.eval()"
-            )
+            raise AnytimeError("the network is in training mode: its predictions depend on the batch; call net.eval()")
         with torch.inference_mode():
             return self._predict(net, x)
 
@@ -78,11 +76,11 @@ class Policy:
         logits = torch.empty(0)
         walk = net.walk(x)
         with explained(net, x):
-            head = next(walk)
+            reached = next(walk)
         for exit in range(net.exits):
-            while head is None:
-                head = next(walk)
-            answers = head()
+            while reached is None:
+                reached = next(walk)
+            answers = reached()
             if exit == 0:
                 logits = answers.new_empty(answers.shape)
             leaves = self.leaves(exit, judge.score(exit, answers))
@@ -95,18 +93,18 @@ class Policy:
             if narrowed:
                 inside = inside[rows]
                 judge.keep(rows)
-            head = walk.send(rows.to(first.device) if narrowed else None)
+            reached = walk.send(rows.to(first.device) if narrowed else None)
         return Answers(logits, exits)
 
     def leaves(self, exit: int, scores: Tensor) -> Tensor:
-        """Who leaves with these scores; at the last exit everyone does, whatever the score."""
+        """Which samples leave with these scores; at the last exit all do."""
         if exit == len(self.thresholds):
             return torch.ones_like(scores, dtype=torch.bool)
         threshold = self.thresholds[exit]
         return scores >= (inf if threshold is None else threshold)
 
-    def exits(self, logits: Tensor) -> Tensor:
-        """Where each sample leaves, given what every exit says (exits × samples × classes): ``predict`` on paper."""
+    def choose_exits(self, logits: Tensor) -> Tensor:
+        """The exit at which each sample leaves, given the logits of all exits (exits × samples × classes)."""
         judge = Judge(self.score, self.temperatures)
         left = torch.full(logits.shape[1:2], len(logits) - 1)
         inside = torch.ones_like(left, dtype=torch.bool)
@@ -117,7 +115,7 @@ class Policy:
         return left
 
     def cost(self, exits: Tensor) -> float:
-        """The average cost of a sample, given where each left."""
+        """The average cost of a sample, given the exit at which each left."""
         return torch.tensor(self.costs, dtype=torch.float64)[exits.cpu()].mean().item()
 
     def save(self, folder: str | Path) -> Path:
@@ -150,7 +148,7 @@ class Policy:
 
 
 class Judge:
-    """Scores one exit after the other; higher is surer. Patience remembers the exits before."""
+    """Scores one exit after the other; a higher score means surer. Patience depends on the exits before."""
 
     def __init__(self, score: str, temperatures: list[float]) -> None:
         self.kind, self.temperatures = score, temperatures
@@ -159,7 +157,7 @@ class Judge:
 
     def score(self, exit: int, logits: Tensor) -> Tensor:
         """How sure the exit is of each sample."""
-        # In float32 scores would be full of ties near 1, where most samples are; and not every device has float64.
+        # In float32 many scores near 1 would be equal. Not every device has float64, hence the CPU.
         logp = (logits.cpu().double() / self.temperatures[exit]).log_softmax(-1)
         if self.kind == "entropy":
             return 1 + (logp.exp() * logp).sum(-1) / log(logits.shape[-1])
@@ -177,6 +175,6 @@ class Judge:
         return self.streak + best.exp()
 
     def keep(self, rows: Tensor) -> None:
-        """Forget those that have left."""
+        """Keep these samples only: the others have left."""
         if self.answer is not None and self.streak is not None:
             self.answer, self.streak = self.answer[rows], self.streak[rows]

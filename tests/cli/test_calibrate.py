@@ -1,0 +1,86 @@
+"""``anytime calibrate``: its units and scores, on the command line as in Python."""
+
+import re
+import sys
+
+import pytest
+
+import anytime
+from anytime import cli
+from anytime.inference.policy import SCORES
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A finished training run."""
+    return execute(f"train --model resann-1-4 --subset 60 --epochs 1 --output {tmp_path_factory.mktemp('run') / 'a'}")
+
+
+def execute(line):
+    words = line.split()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["anytime", *words])
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+    assert end.value.code == 0
+    return words[-1]
+
+
+def calibrate(folder, capsys, options):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["anytime", "calibrate", str(folder), *options.split()])
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+    captured = capsys.readouterr()
+    return end.value.code, captured.out, captured.err
+
+
+def in_python(folder, budget, unit, score="confidence"):
+    net, data = anytime.load(folder), anytime.load_data("digits")
+    return anytime.calibrate(net, data.batches(data.validation), budget, unit, score)
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_every_score(folder, capsys, score):
+    code, out, err = calibrate(folder, capsys, f"--budget 0.7 --score {score}")
+    assert code == 0, err
+    policy = anytime.Policy.load(folder)
+    assert policy.score == score
+    assert policy == in_python(folder, 0.7, "fraction", score)
+    assert "70.0% of the whole network" in out
+
+
+def test_macs_are_the_fraction_of_the_whole(folder, capsys):
+    assert calibrate(folder, capsys, "--budget 0.7 --unit fraction")[0] == 0
+    by_fraction = anytime.Policy.load(folder)
+    assert calibrate(folder, capsys, f"--budget {by_fraction.budget} --unit macs")[0] == 0
+    assert anytime.Policy.load(folder) == by_fraction
+    assert by_fraction.unit == "macs"
+    assert by_fraction == in_python(folder, by_fraction.budget, "macs")
+
+
+def test_seconds(folder, capsys):
+    code, out, err = calibrate(folder, capsys, "--budget 1000 --unit seconds")
+    assert code == 0, err
+    policy = anytime.Policy.load(folder)
+    assert (policy.unit, policy.budget) == ("seconds", 1000)
+    assert policy.shares == [0, 0, 1], "there is time for all samples to go to the last exit"
+    assert 0 < policy.costs[0] < policy.costs[-1]
+    assert "1000 seconds" in out
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--budget 0.5 --unit hours", "unit.*one of macs, seconds, fraction"),
+        ("--budget 0.5 --score hope", "score.*one of confidence, entropy, margin, patience"),
+        ("--budget 1 --unit macs", "the first exit takes"),
+        ("--budget 2", "the last 1"),
+        ("--budget nan", "nan"),
+    ],
+)
+def test_what_is_refused(folder, capsys, options, message):
+    code, _, err = calibrate(folder, capsys, options)
+    assert code == 2
+    assert re.search(message, err)
+    assert "Traceback" not in err
