@@ -72,3 +72,10 @@ def test_too_few_classes_are_refused_before_training(data, tmp_path):
 
 def test_more_classes_than_the_data_have_are_fine(data):
     train(small(num_classes=12), data, epochs=1)
+
+
+def test_a_scheme_in_eval_mode_adapts_all_the_same(data):
+    net = anytime.create_model("resann-1-4", num_classes=10, in_channels=1)
+    balance = anytime.AdaLoss(net.exits).eval()
+    anytime.fit(net, data, balance, epochs=1, show=False)
+    assert balance.calls > 0

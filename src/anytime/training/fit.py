@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from anytime import distributed
 from anytime.data.dataset import Data
@@ -89,7 +89,9 @@ def fit(
     check_number("checkpoint_seconds", checkpoint_seconds)
     device = next(net.parameters()).device
     if isinstance(scheme, str):
-        scheme = create_scheme(scheme, net.exits).to(device)
+        scheme = create_scheme(scheme, net.exits)
+    if isinstance(scheme, nn.Module):
+        scheme.to(device).train()  # in eval mode an adaptive scheme would not adapt
     training = Training(net, data.to(device), scheme, recipe, seed, accumulate, precision, compiled)
     first = distributed.mine() == 0
     path = None if output is None else Path(output)
