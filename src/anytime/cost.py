@@ -18,7 +18,7 @@ M = TypeVar("M", bound=nn.Module)
 
 @dataclass(frozen=True)
 class Costs:
-    """Cumulative costs, one number an exit, shallow to deep; earlier heads are included."""
+    """Cumulative costs, one number per exit, shallow to deep; the heads of earlier exits are included."""
 
     macs: list[int]
     """Multiply-accumulates of convolutions, linear layers, matrix products and attention. (Papers that count a
@@ -26,7 +26,7 @@ class Costs:
     params: list[int]
     """Parameters of the stages and heads that have run by then."""
     heads: list[int] = field(default_factory=list)
-    """MACs of each head, not cumulative; ``macs`` has them in it."""
+    """MACs of each head, not cumulative; they are included in ``macs``."""
 
     @property
     def alone(self) -> list[int]:
@@ -45,7 +45,7 @@ class Costs:
         return [macs / max(self.macs[-1], 1) for macs in self.macs]
 
     def exit_at(self, fraction: float) -> int:
-        """The last exit within a fraction of the total MACs; the first exit where even that one costs more.
+        """The last exit within a fraction of the total MACs; the first exit if even that one costs more.
 
         Example:
             >>> Costs(macs=[46, 80, 100], params=[1, 2, 3]).exit_at(0.75)
@@ -140,19 +140,19 @@ def _counted(net: AnytimeNetwork, example: Any, params: list[int] | None = None)
 
 
 def shapes(example: Any) -> Any:
-    """An input with the shapes of this one and nothing in it."""
+    """An input of the same shapes on the meta device."""
     return tree_map(lambda leaf: leaf.to("meta") if isinstance(leaf, Tensor) else leaf, example)
 
 
 def on_meta(net: M) -> M:
-    """A copy whose parameters and buffers have shapes only, without hooks."""
+    """A copy on the meta device, without hooks."""
     shapes: dict[int, Any] = {}
     for parameter in net.parameters():
         shapes[id(parameter)] = nn.Parameter(torch.empty_like(parameter, device="meta"), requires_grad=False)
     for buffer in net.buffers():
         shapes[id(buffer)] = torch.empty_like(buffer, device="meta")
     twin = copy.deepcopy(net, shapes)
-    for module in twin.modules():  # what others hang on the network is not for this one
+    for module in twin.modules():  # hooks that users registered are not meant for the copy
         for hooks in (module._forward_pre_hooks, module._forward_hooks, module._backward_hooks):
             hooks.clear()
     return twin

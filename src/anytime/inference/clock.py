@@ -37,8 +37,9 @@ class Clock:
 
     @property
     def first_exit(self) -> float:
-        """Seconds that the first exit is known to take; 0 if it is not known."""
-        return self._known.ahead(-1)
+        """Seconds that the first exit takes, as known and measured so far; 0 if not known."""
+        known = self._known.fastest(Profile(self._stages, self._heads)) if self._stages else self._known
+        return known.ahead(-1)
 
     def start(self) -> None:
         """The first stage is about to run."""
