@@ -116,7 +116,8 @@ def recipe_with(recipe: Recipe | None, data: Data, changes: Mapping[str, Any]) -
     options = [option.name for option in fields(Recipe)]
     for name in changes:
         if name not in options:
-            near = difflib.get_close_matches(name, options, n=1, cutoff=0.5)
+            alike = difflib.get_close_matches(name, options, n=1, cutoff=0.5)
+            near = ["lr"] if name == "learning_rate" else alike  # the command line's name for it
             hint = f"did you mean {near[0]}=?" if near else f"a recipe has: {', '.join(options)}"
             raise AnytimeError(f"unknown argument {name}=; {hint}")
     if recipe is None:
