@@ -18,6 +18,7 @@ from anytime.inference.policy import Policy
 from anytime.models import create_model, list_models
 from anytime.models.pretrained import load_pretrained
 from anytime.network import AnytimeNetwork, Step
+from anytime.preprocessing import Preprocessing
 from anytime.saving import load, save
 from anytime.training.fit import FitResult, fit
 from anytime.training.recipe import Recipe
@@ -38,6 +39,7 @@ __all__ = [
     "NonFiniteLossError",
     "Policy",
     "Prediction",
+    "Preprocessing",
     "Profile",
     "Recipe",
     "Step",

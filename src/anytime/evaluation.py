@@ -91,7 +91,7 @@ def evaluate(
     batch_size: int = 500,
     shared: bool = False,
 ) -> Curve:
-    """Error, loss and cost of every exit.
+    """Error, loss and cost of every exit. Images are normalized as in the network's training, if it knows how.
 
     Args:
         net: the network; it runs in eval mode and is left in the mode it had.
@@ -112,6 +112,7 @@ def evaluate(
     images = data.test if images is None else images
     if images is None or not len(images):
         raise AnytimeError(f"data {data.name!r} has no test images: pass some as evaluate(net, data, images)")
+    data = data.matching(net.preprocessing)
     exits = list(range(net.exits)) if only is None else sorted({i % net.exits for i in only})
     loss, error = measure(net, data, images, exits, batch_size, shared)
     losses, errors = spread_out(loss, exits, net.exits), spread_out(error, exits, net.exits)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from anytime.errors import AnytimeError
+from anytime.preprocessing import Preprocessing
 
 
 class Step(NamedTuple):
@@ -70,6 +71,9 @@ class AnytimeNetwork(nn.Module):
     config: dict[str, Any] | None = None
     """What ``create_model`` needs to build this network again; ``save`` writes it."""
 
+    preprocessing: Preprocessing | None = None
+    """What the network expects of its images, and the names of its classes; ``fit`` sets it, ``save`` writes it."""
+
     image_size: int | None = None
     """Height and width of the images that the architecture was made for; most take others too."""
 
@@ -87,6 +91,21 @@ class AnytimeNetwork(nn.Module):
     def exits(self) -> int:
         """The number of exits, L in the paper."""
         return len(self.heads)
+
+    def preprocess(self, images: Any) -> Tensor:
+        """Batch of images as this network sees them, on its device.
+
+        Args:
+            images: uint8 pixels N × C × H × W (tensor or numpy array), or an image or a list of images (paths or Pillow
+                images).
+        """
+        if self.preprocessing is None:
+            raise AnytimeError(
+                "this network does not know how its images are preprocessed: anytime.fit notes it, or set "
+                "net.preprocessing = anytime.Preprocessing(channels=3, size=(32, 32), mean=[...], std=[...])"
+            )
+        prepared = self.preprocessing(images)
+        return prepared.to(next((parameter.device for parameter in self.parameters()), prepared.device))
 
     def layout(self) -> dict[str, Any]:
         """What must agree, besides the shapes of the weights, before weights of one network are loaded into another.

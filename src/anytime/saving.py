@@ -4,6 +4,7 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,13 @@ from anytime.inference.latency import read_profiles, remember
 from anytime.inference.policy import FILE as POLICY
 from anytime.models import create_model
 from anytime.network import AnytimeNetwork
+from anytime.preprocessing import Preprocessing
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 
 
 def save(net: AnytimeNetwork, folder: str | Path, **about: Any) -> Path:
-    """Write a network to a folder as ``model.safetensors`` and ``config.json``.
+    """Write a network to a folder as ``model.safetensors`` and ``config.json``, its preprocessing included.
 
     Several threads and processes may save to the same folder at the same time: one of them wins, and ``load`` never
     sees a mixture.
@@ -47,7 +49,9 @@ def save(net: AnytimeNetwork, folder: str | Path, **about: Any) -> Path:
     folder = Path(folder)
     tensors, metadata, checksum = pack(net.state_dict(), {})
     network = {key: value for key, value in (net.config or {}).items() if key != "about"}
-    config = {"network": network or None, "layout": net.layout(), "about": about, "weights": checksum}
+    prepare = net.preprocessing and asdict(net.preprocessing)
+    config = {"network": network or None, "layout": net.layout(), "preprocessing": prepare}
+    config |= {"about": about, "weights": checksum}
     try:
         text = json_text(config, sealed=True)
     except (TypeError, ValueError) as error:
@@ -87,6 +91,7 @@ def load(folder: str | Path, net: AnytimeNetwork | None = None) -> AnytimeNetwor
         raise AnytimeError(
             f"{folder}: {WEIGHTS} belongs to another network than the one that {whose}: {problem}"
         ) from error
+    net.preprocessing = config["preprocessing"]
     if config["about"]:
         net.config = {**(net.config or {"model": None}), "about": config["about"]}
     if build:  # reading has laid the weights out anew
@@ -116,10 +121,15 @@ def _read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 def _read_files(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     config = read_json(folder / CONFIG, sealed=True)
-    expected = {"network": dict | None, "layout": dict, "about": dict, "weights": str}
+    expected = {"network": dict | None, "layout": dict, "preprocessing": dict | None, "about": dict, "weights": str}
     for key, kind in expected.items():
-        if not isinstance(config.get(key), kind):
+        if key not in config or not isinstance(config[key], kind):
             raise AnytimeError(f"{folder / CONFIG} is not a model's: {key!r} is missing or of the wrong type")
+    if config["preprocessing"] is not None:
+        try:
+            config["preprocessing"] = Preprocessing(**config["preprocessing"])
+        except (TypeError, AnytimeError) as error:
+            raise AnytimeError(f"{folder / CONFIG} has no valid preprocessing: {error}") from error
     try:
         tensors, _ = read_tensors(folder / WEIGHTS, config["weights"])
     except AnytimeError as error:

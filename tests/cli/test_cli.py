@@ -169,7 +169,7 @@ def test_help_teaches_with_an_example(run):
         ("train --extra", "no extra images"),
         ("train --model msdnet38 --output new", "at least 32"),
         ("train --output mixed --resume", "the checkpoint is damaged or of another run"),
-        ("evaluate damaged", "does not say what the model was trained on"),
+        ("evaluate damaged", "has no preprocessing"),
         ("evaluate done --opt done", "train it with --scheme opt-I"),
         ("profile resann-1-4 --threads 0", "whole number from 1"),
         ("profile resann-1-4 --size 100000000", "out of memory"),
@@ -204,7 +204,7 @@ def test_bad_input_is_one_clear_line(run, tmp_path, finished, line, says):
     weights.write_bytes(weights.read_bytes()[:5000])
     anytime.save(anytime.create_model("resann-2-4"), tmp_path / "other")
     (tmp_path / "other/model.safetensors").replace(tmp_path / "other-model/model.safetensors")
-    forge_config(tmp_path / "damaged", about={"x": 1})
+    forge_config(tmp_path / "damaged", preprocessing=None)
     tensors, about = read_tensors(tmp_path / "mixed/checkpoint.safetensors")
     write_tensors(
         tmp_path / "mixed/checkpoint.safetensors", {k: v for k, v in tensors.items() if "sums" not in k}, about

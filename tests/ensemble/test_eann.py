@@ -123,10 +123,11 @@ def test_saved_with_its_order(tmp_path):
     data = anytime.load_data("digits")
     eann = EANN([anytime.create_model(f"resann-{n}-4", in_channels=1) for n in (2, 1)]).eval()
     eann.fit_order(data.batches(data.validation))
-    again = anytime.load(anytime.save(eann, tmp_path, classes=data.classes))
+    eann.preprocessing = data.preprocessing
+    again = anytime.load(anytime.save(eann, tmp_path))
     assert isinstance(again, EANN)
     assert again.offered == eann.offered
-    assert again.config["about"]["classes"] == data.classes
+    assert again.preprocessing == data.preprocessing
     x = data.normalize(data.test.pixels[:8])
     with torch.inference_mode():
         assert all(torch.equal(a, b) for a, b in zip(eann(x), again(x), strict=True))

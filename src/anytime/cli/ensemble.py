@@ -9,7 +9,7 @@ import torch
 
 import anytime
 from anytime.cli.app import DATA, SCHEMES, Option, app, drawing, say_where, title_of
-from anytime.cli.evaluate import as_trained
+from anytime.cli.evaluate import prepared
 from anytime.cli.tables import curve_table, show
 from anytime.data.loading import load_data
 from anytime.ensemble.eann import EANN
@@ -122,10 +122,10 @@ def _jobs(folder: Path, names: list[str], asked: dict[str, Any]) -> list[Job]:
 def _assemble(folder: Path, names: list[str], asked: dict[str, Any]) -> None:
     """Put the trained networks together, choose the exits to offer, and measure."""
     nets = [load(folder / name) for name in names]
-    images = as_trained(folder / names[0], nets[0], load_data(asked["data"], size=asked.get("size"), show=False))
+    images = prepared(nets[0], folder / names[0], load_data(asked["data"], size=asked.get("size"), show=False))
     eann = EANN(nets, torch.empty(1, *images.shape, device="meta")).eval()
     errors = eann.fit_order(images.batches(images.validation))
-    save(eann, folder, **(nets[0].config or {}).get("about", {}))
+    save(eann, folder)
     curve = evaluate(eann, images)
     write_json(folder / "evaluation.json", {**curve.record(), "validation_errors": errors, "offered": eann.offered})
     title = title_of(asked)

@@ -1,7 +1,7 @@
 """``anytime evaluate`` and ``anytime calibrate``."""
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -51,8 +51,7 @@ def evaluate_command(
     about = read_run(run)
     asked = about.get("asked", {})
     net = load(run).to(device_named(device))
-    images = load_data(data or asked.get("data", "digits"), size=asked.get("size"))
-    images = as_trained(run, net, images)
+    images = prepared(net, run, load_data(data or asked.get("data", "digits"), size=asked.get("size")))
     only = anytime.create_scheme(asked.get("scheme", "const"), net.exits)
     curve = evaluate(net, images, only=getattr(only, "only", None))
     table = _opt_table(opt or [])
@@ -120,7 +119,7 @@ def calibrate_command(
     """
     asked = read_run(run).get("asked", {})
     net = load(run).to(device_named(device))
-    images = as_trained(run, net, load_data(asked.get("data", "digits"), size=asked.get("size")))
+    images = prepared(net, run, load_data(asked.get("data", "digits"), size=asked.get("size")))
     where = next(net.parameters()).device
     policy = anytime.calibrate(net, images.batches(images.validation, device=where), budget, unit, score)
     path = policy.save(run)
@@ -137,17 +136,11 @@ def calibrate_command(
     )
 
 
-def as_trained(run: Path, net: AnytimeNetwork, images: Data) -> Data:
-    """The images normalized as those that the network was trained on, which must be of the same kind."""
-    about = (net.config or {}).get("about")
-    if not isinstance(about, dict) or not {"data", "classes", "shape", "mean", "std"} <= about.keys():
-        raise AnytimeError(f"{run}: config.json does not say what the model was trained on; is it a run's folder?")
-    if about["classes"] != images.classes or about["shape"][0] != images.shape[0]:
-        raise AnytimeError(
-            f"{run} was trained on {about['data']} ({len(about['classes'])} classes, {about['shape'][0]} channels): "
-            f"{images.name} has {len(images.classes)} classes and {images.shape[0]} channels, or other classes"
-        )
-    return replace(images, mean=about["mean"], std=about["std"])
+def prepared(net: AnytimeNetwork, run: Path, images: Data) -> Data:
+    """The images normalized as those that the network was trained on."""
+    if net.preprocessing is None:
+        raise AnytimeError(f"{run}: config.json has no preprocessing, so images cannot be normalized as in training")
+    return images.matching(net.preprocessing)
 
 
 def _opt_table(sources: list[Path]) -> dict[int, float]:

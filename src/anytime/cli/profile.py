@@ -46,8 +46,8 @@ def profile(
         raise AnytimeError(f"--save keeps the profile beside a saved model, and {model} is no folder")
     if Path(model).is_dir():
         net = load(model)
-        saved = (net.config or {}).get("about", {}).get("shape", [3, None])
-        channels, size = channels or saved[0], size or saved[1]
+        if net.preprocessing is not None:
+            channels, size = channels or net.preprocessing.channels, size or net.preprocessing.size[0]
     else:
         options = {} if classes is None else {"num_classes": classes}
         net = anytime.create_model(model, in_channels=channels or 3, **options)

@@ -9,6 +9,7 @@ from anytime.errors import require
 from anytime.evaluation import FRACTIONS, Curve
 from anytime.inference.calibration import Budgeted
 from anytime.inference.latency import Profile
+from anytime.inference.limits import Prediction
 from anytime.models import create_model
 
 
@@ -20,10 +21,10 @@ def show(table: Any) -> None:
     console.print(table)
 
 
-def _table(title: str, *columns: str) -> Any:
+def _table(title: Any, *columns: str) -> Any:
     table = require("rich.table", "cli").Table(title=title, title_justify="left", title_style="bold")
     for column in columns:
-        table.add_column(column, justify="left" if column in ("model", "in the paper") else "right")
+        table.add_column(column, justify="left" if column in ("model", "in the paper", "class") else "right")
     return table
 
 
@@ -76,6 +77,16 @@ def budgets_table(points: list[Budgeted], full: float, title: str) -> Any:
         middle = next(i for i in range(len(point.shares)) if sum(point.shares[: i + 1]) >= 0.5)
         row = [f"{point.budget / full:.1%}", f"{point.cost / full:.1%}", f"{point.error:.2%}", str(middle + 1)]
         table.add_row(*row, f"{point.shares[0]:.1%}", f"{point.shares[-1]:.1%}")
+    return table
+
+
+def prediction_table(classes: list[tuple[str, float]], prediction: Prediction, exits: int, title: str) -> Any:
+    """Class and probability; exit and milliseconds of the prediction."""
+    text = require("rich.text", "cli").Text  # names are not markup
+    table = _table(text(title), "class", "probability", "exit", "milliseconds")
+    for i, (name, probability) in enumerate(classes):
+        answered = [f"{prediction.exit + 1} of {exits}", f"{1000 * prediction.seconds:.2f}"] if i == 0 else ["", ""]
+        table.add_row(text(name), f"{probability:.1%}", *answered)
     return table
 
 

@@ -1,16 +1,17 @@
 """A data set of labeled images: its splits, classes and normalization."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from anytime.data.images import Images, Take, numbered_classes
-from anytime.data.stream import Stream
+from anytime.data.stream import CROP, Stream
 from anytime.errors import AnytimeError, check_integer
+from anytime.preprocessing import Preprocessing
 
 
 @dataclass(frozen=True, repr=False)
@@ -74,11 +75,29 @@ class Data:
 
     def normalize(self, pixels: Tensor) -> Tensor:
         """Bytes to floats of mean 0 and standard deviation 1 in each channel: what the network sees."""
-        n, channels, height, width = pixels.shape
-        scale, shift = _row_scale(tuple(self.mean), tuple(self.std), width, pixels.device)
-        # By whole rows: an inner dimension of three channels would be slow.
-        rows = pixels.movedim(1, -1).reshape(n, height, width * channels)
-        return torch.addcmul(shift, rows.float(), scale).view(n, height, width, channels).movedim(-1, 1)
+        return self.preprocessing.normalize(pixels)
+
+    @cached_property
+    def preprocessing(self) -> Preprocessing:
+        """What a network trained on these images expects of others."""
+        channels, *size = self.shape
+        crop = CROP if isinstance(self.train, Stream) else 1.0
+        return Preprocessing(channels, tuple(size), tuple(self.mean), tuple(self.std), tuple(self.classes), crop)
+
+    def matching(self, preprocessing: Preprocessing | None) -> "Data":
+        """The same images, normalized as those that a network was trained on; None: as they are.
+
+        Raises:
+            AnytimeError: the network was trained for other classes or another number of channels.
+        """
+        if preprocessing is None:
+            return self
+        if list(preprocessing.classes) != self.classes or preprocessing.channels != self.shape[0]:
+            raise AnytimeError(
+                f"the network was trained for {_some(preprocessing.classes)} and images of {preprocessing.channels} "
+                f"channels; data {self.name!r} has {_some(self.classes)} and {self.shape[0]} channels"
+            )
+        return replace(self, mean=list(preprocessing.mean), std=list(preprocessing.std))
 
     def batches(
         self, images: Images | Stream | None, batch_size: int = 500, device: torch.device | str = "cpu"
@@ -117,14 +136,8 @@ class Data:
         return replace(self, train=self.train[balanced(self.train.labels, n, seed)])
 
 
-@lru_cache(16)
-def _row_scale(
-    mean: tuple[float, ...], std: tuple[float, ...], width: int, device: torch.device
-) -> tuple[Tensor, Tensor]:
-    """What each value of a row is multiplied by, and what is added to it; the channels of a pixel are adjacent."""
-    scale = [1 / (255 * s) for s in std]
-    shift = [-m / s for m, s in zip(mean, std, strict=True)]
-    return torch.tensor(scale * width, device=device), torch.tensor(shift * width, device=device)
+def _some(classes: Sequence[str]) -> str:
+    return f"{len(classes)} classes ({', '.join(classes[:3])}{', …' if len(classes) > 3 else ''})"
 
 
 IMAGENET = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]

@@ -16,6 +16,10 @@ from anytime.data.augmentation import Augmentation, mix
 from anytime.data.encoded import Encoded
 from anytime.data.images import Images, Take
 from anytime.errors import AnytimeError, check_integer, require
+from anytime.preprocessing import center_crop
+
+CROP = 7 / 8
+"""What is kept of height and width for evaluation: 224 of 256 pixels."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -87,7 +91,7 @@ def _watched(loader: DataLoader[Any]) -> Iterator[Any]:
     handler = signal.getsignal(signal.SIGCHLD) if main and hasattr(signal, "SIGCHLD") else None
     batches = iter(loader)
     if handler is not None:
-        # The loader installs one that raises an error wherever the program happens to be, say in the middle of an
+        # The loader installs one that raises an error wherever the program happens to be, say in the center_crop of an
         # update. Without it, the error comes from the next batch, after five seconds at most.
         signal.signal(signal.SIGCHLD, handler)
     while True:
@@ -119,7 +123,7 @@ class _Crops(Dataset[Any]):
         if self.random:
             image = self._random_crop(image, np.random.default_rng(seed))
         else:
-            image = self._center_crop(image)
+            image = center_crop(image, (self.size, self.size), CROP)
         return np.array(image), int(self.encoded.labels[index])
 
     def _random_crop(self, image: Any, draw: np.random.Generator) -> Any:
@@ -130,14 +134,6 @@ class _Crops(Dataset[Any]):
         if self.flip and draw.random() < 0.5:
             image = image.transpose(pillow.Transpose.FLIP_LEFT_RIGHT)
         return image
-
-    def _center_crop(self, image: Any) -> Any:
-        pillow = require("PIL.Image", "data")
-        width, height = image.size
-        side = min(width, height) * 7 / 8
-        left, top = (width - side) / 2, (height - side) / 2
-        box = (left, top, left + side, top + side)
-        return image.resize((self.size, self.size), pillow.Resampling.BILINEAR, box=box, reducing_gap=2.0)
 
 
 def _random_box(width: int, height: int, draw: np.random.Generator) -> tuple[float, float, float, float]:

@@ -16,6 +16,7 @@ from anytime.errors import AnytimeError
 from anytime.evaluation import collect
 from anytime.models import create_model, resann
 from anytime.network import AnytimeNetwork, ReachedExit, clone_tensors
+from anytime.preprocessing import Preprocessing
 
 
 class EANN(AnytimeNetwork):
@@ -66,10 +67,8 @@ class EANN(AnytimeNetwork):
         configs = [member.config for member in self._networks]
         self.image_size = max((member.image_size or 0 for member in self._networks), default=0) or None
         if all(config and config.get("model") for config in configs):
-            abouts = [config.get("about") for config in configs if config]
             bare = [{key: value for key, value in config.items() if key != "about"} for config in configs if config]
-            about = {"about": abouts[0]} if abouts[0] and all(other == abouts[0] for other in abouts) else {}
-            self.config = {"model": NAME, "members": bare, **about}
+            self.config = {"model": NAME, "members": bare}
 
     @property
     def _networks(self) -> list[AnytimeNetwork]:
@@ -102,6 +101,17 @@ class EANN(AnytimeNetwork):
     def exits(self) -> int:
         """How many exits are offered."""
         return len(self.offered)
+
+    @property
+    def preprocessing(self) -> Preprocessing | None:  # type: ignore[override]
+        """That of the members, if they all have the same; setting it sets theirs."""
+        first, *others = (member.preprocessing for member in self._networks)
+        return first if all(other == first for other in others) else None
+
+    @preprocessing.setter
+    def preprocessing(self, preprocessing: Preprocessing | None) -> None:
+        for member in self._networks:
+            member.preprocessing = preprocessing
 
     def layout(self) -> dict[str, Any]:
         """That of every member."""

@@ -92,6 +92,7 @@ def fit(
         scheme = create_scheme(scheme, net.exits)
     if isinstance(scheme, nn.Module):
         scheme.to(device).train()  # in eval mode an adaptive scheme would not adapt
+    net.preprocessing = data.preprocessing
     training = Training(net, data.to(device), scheme, recipe, seed, accumulate, precision, compiled)
     first = distributed.mine() == 0
     path = None if output is None else Path(output)
@@ -107,6 +108,6 @@ def fit(
         training.run(folder, checkpoint_seconds, show and first)
         curve = training.test()
         if folder and not complete:
-            folder.finish(net, data, curve)
+            folder.finish(net, curve)
         distributed.wait()
     return FitResult(training.history, curve, path)

@@ -10,7 +10,6 @@ from typing import Any, Self
 import torch
 from filelock import FileLock, Timeout
 
-from anytime.data.dataset import Data
 from anytime.errors import AnytimeError
 from anytime.evaluation import Curve
 from anytime.files import read_json, sweep, write_json, write_text
@@ -155,20 +154,12 @@ class RunFolder:
             write_text(self.log_file, b"".join(lines[:epochs]).decode("utf-8"))
         return records
 
-    def finish(self, net: AnytimeNetwork, data: Data, curve: Curve | None) -> None:
+    def finish(self, net: AnytimeNetwork, curve: Curve | None) -> None:
         """Write the model for sharing and its evaluation."""
         self._check_there()
         if curve is not None:
             write_json(self.path / "evaluation.json", curve.record())
-        save(
-            net,
-            self.path,
-            data=data.name,
-            classes=data.classes,
-            mean=data.mean,
-            std=data.std,
-            shape=list(data.shape),
-        )
+        save(net, self.path)
 
 
 def _short(value: Any) -> str:
