@@ -128,15 +128,15 @@ def test_damaged_preprocessing_is_refused(tmp_path, change):
     assert "\n" not in str(error.value)
 
 
-def test_predict_on_the_command_line(trained, tmp_path, capsys):
+def test_predict_on_the_command_line(trained, tmp_path, capsys, monkeypatch):
     """A real image file: one of the digits, enlarged and in color."""
     net, data, folder = trained
     digit = Image.fromarray(data.test.pixels[0, 0].numpy()).resize((80, 80)).convert("RGB")
     digit.save(tmp_path / "digit.jpg")
 
     def run(*words):
-        with pytest.raises(SystemExit) as end, pytest.MonkeyPatch.context() as patch:
-            patch.setattr("sys.argv", ["anytime", "predict", *map(str, words)])
+        monkeypatch.setattr("sys.argv", ["anytime", "predict", *map(str, words)])
+        with pytest.raises(SystemExit) as end:
             cli.main()
         return end.value.code, *capsys.readouterr()
 
