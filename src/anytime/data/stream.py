@@ -91,7 +91,7 @@ def _watched(loader: DataLoader[Any]) -> Iterator[Any]:
     handler = signal.getsignal(signal.SIGCHLD) if main and hasattr(signal, "SIGCHLD") else None
     batches = iter(loader)
     if handler is not None:
-        # The loader installs one that raises an error wherever the program happens to be, say in the center_crop of an
+        # The loader installs one that raises an error wherever the program happens to be, say in the middle of an
         # update. Without it, the error comes from the next batch, after five seconds at most.
         signal.signal(signal.SIGCHLD, handler)
     while True:
