@@ -80,9 +80,10 @@ class Data:
     @cached_property
     def preprocessing(self) -> Preprocessing:
         """What a network trained on these images expects of others."""
-        channels, *size = self.shape
+        channels, height, width = self.shape
         crop = CROP if isinstance(self.train, Stream) else 1.0
-        return Preprocessing(channels, tuple(size), tuple(self.mean), tuple(self.std), tuple(self.classes), crop)
+        mean, std, classes = tuple(self.mean), tuple(self.std), tuple(self.classes)
+        return Preprocessing(channels, (height, width), mean, std, classes, crop)
 
     def matching(self, preprocessing: Preprocessing | None) -> "Data":
         """The same images, normalized as those that a network was trained on; None: as they are.
