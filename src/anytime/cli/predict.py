@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -36,7 +37,7 @@ def predict_command(
     anytime.predict(net, x)
     prediction = anytime.predict(net, x, deadline=limit)
     probabilities = prediction.logits[0].softmax(-1)
-    names = net.preprocessing.classes if net.preprocessing else ()
+    names: Sequence[str] = net.preprocessing.classes if net.preprocessing else ()
     best = probabilities.topk(min(top, len(probabilities)))
     found = [
         (names[i] if i < len(names) else str(i), probability)

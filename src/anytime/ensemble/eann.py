@@ -109,7 +109,7 @@ class EANN(AnytimeNetwork):
         return first if all(other == first for other in others) else None
 
     @preprocessing.setter
-    def preprocessing(self, preprocessing: Preprocessing | None) -> None:
+    def preprocessing(self, preprocessing: Preprocessing | None) -> None:  # type: ignore[override]
         for member in self._networks:
             member.preprocessing = preprocessing
 
