@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -37,9 +36,9 @@ def predict_command(
     anytime.predict(net, x)
     prediction = anytime.predict(net, x, deadline=limit)
     probabilities = prediction.logits[0].softmax(-1)
-    names: Sequence[str] = net.preprocessing.classes if net.preprocessing else ()
+    names = list(net.preprocessing.classes) if net.preprocessing else []
     best = probabilities.topk(min(top, len(probabilities)))
-    found = [
+    found: list[tuple[str, float]] = [
         (names[i] if i < len(names) else str(i), probability)
         for probability, i in zip(best.values.tolist(), best.indices.tolist(), strict=True)
     ]
