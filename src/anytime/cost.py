@@ -32,7 +32,7 @@ class Costs:
     def alone(self) -> list[int]:
         """MACs up to each exit when the heads of the exits before it are skipped.
 
-        Example:
+        Examples:
             >>> Costs(macs=[46, 80, 100], params=[1, 2, 3], heads=[2, 2, 2]).alone
             [46, 78, 96]
         """
@@ -47,7 +47,7 @@ class Costs:
     def exit_at(self, fraction: float) -> int:
         """The last exit within a fraction of the total MACs; the first exit if even that one costs more.
 
-        Example:
+        Examples:
             >>> Costs(macs=[46, 80, 100], params=[1, 2, 3]).exit_at(0.75)
             0
         """
@@ -63,7 +63,7 @@ def costs(net: AnytimeNetwork, example: Any) -> Costs:
         example: an input as the network takes it, on any device; only its shape counts. MACs are those of the
             whole example, so pass a batch of one.
 
-    Example:
+    Examples:
         >>> import anytime
         >>> net = anytime.create_model("resann-9-16", num_classes=100)
         >>> f"{anytime.costs(net, torch.zeros(1, 3, 32, 32)).macs[-1] / 1e6:.1f} million"

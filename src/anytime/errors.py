@@ -36,7 +36,7 @@ def require(module: str, extra: str) -> ModuleType:
 def check_integer(name: str, value: int, least: int = 1, most: float = math.inf) -> int:
     """Return ``value`` as an ``int`` if it is an integer within the bounds; raise :class:`AnytimeError` otherwise.
 
-    Example:
+    Examples:
         >>> check_integer("exits", 0)
         Traceback (most recent call last):
         ...
@@ -61,7 +61,7 @@ def check_number(
 
     The bounds are ``value >= least``, ``value < below``, ``value > above`` and ``value <= most``.
 
-    Example:
+    Examples:
         >>> check_number("momentum", 1.5, below=1)
         Traceback (most recent call last):
         ...

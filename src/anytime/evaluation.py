@@ -46,7 +46,7 @@ class Curve:
         Args:
             opt: by exit (0 is the shallowest), the error of a network that was trained for that exit alone.
 
-        Example:
+        Examples:
             >>> curve = Curve([0.33, 0.22], [1.0, 0.8], Costs([50, 100], [1, 2]), images=100)
             >>> {exit: round(more, 3) for exit, more in curve.increase_over({1: 0.20}).items()}
             {1: 0.1}
@@ -101,7 +101,7 @@ def evaluate(
         batch_size: how many images at once.
         shared: share the images out among the processes of a distributed run, all of which call this.
 
-    Example:
+    Examples:
         >>> import anytime
         >>> net = anytime.create_model("resann-1-8", in_channels=1)
         >>> curve = anytime.evaluate(net, anytime.load_data("digits"))

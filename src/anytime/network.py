@@ -58,7 +58,7 @@ class AnytimeNetwork(nn.Module):
         stages: ``stages[0]`` takes the network's input, ``stages[i]`` the state that ``stages[i-1]`` returned.
         heads: ``heads[i]`` turns the state after ``stages[i]`` into logits.
 
-    Example:
+    Examples:
         >>> import torch
         >>> net = AnytimeNetwork([nn.Linear(8, 8), nn.Linear(8, 8)], [nn.Linear(8, 3), nn.Linear(8, 3)])
         >>> [logits.shape for logits in net(torch.zeros(5, 8))]
@@ -151,7 +151,7 @@ class AnytimeNetwork(nn.Module):
         An exit can be called until the walk yields the next one. An ensemble also has stages without an exit; after
         these it yields None. ``walk.send(rows)`` removes all other samples from the batch before the next stage.
 
-        Example:
+        Examples:
             >>> import torch
             >>> net = AnytimeNetwork([nn.Linear(8, 8), nn.Linear(8, 8)], [nn.Linear(8, 3), nn.Linear(8, 3)])
             >>> walk = net.walk(torch.zeros(5, 8))

@@ -27,7 +27,7 @@ class Preprocessing:
         classes: names of the classes.
         crop: share of height and width that is kept, in the middle, when an image is resized.
 
-    Example:
+    Examples:
         >>> import anytime
         >>> gray = anytime.Preprocessing(channels=1, size=(8, 8), mean=[0.5], std=[0.25], classes=["cat", "dog"])
         >>> gray(torch.full((1, 1, 8, 8), 255, dtype=torch.uint8)).mean().round()

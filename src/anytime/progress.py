@@ -127,7 +127,7 @@ def counted(items: Iterable[T], total: int, title: str, show: bool = True) -> It
 def spread(values: Sequence[float | None], form: str) -> str:
     """The first, middle and last of the values that are not None.
 
-    Example:
+    Examples:
         >>> spread([2.3, 1.5, 1.2, 0.9, 0.5], ".1f")
         '2.3 … 1.2 … 0.5'
     """

@@ -40,7 +40,7 @@ def save(net: AnytimeNetwork, folder: str | Path, **about: Any) -> Path:
             a latency profile and an early-exit policy of the earlier model are removed.
         about: anything else that users of the model need and JSON can hold.
 
-    Example:
+    Examples:
         >>> import anytime, tempfile
         >>> folder = anytime.save(anytime.create_model("resann-1-8"), tempfile.mkdtemp())
         >>> anytime.load(folder).config

@@ -52,7 +52,7 @@ def demo(
     Stop every image at the same exit, let easy images leave early, answer before a deadline. Started again, it goes on
     from where it was.
 
-    Example:
+    Examples:
     - `anytime demo --output my-demo`
     """
     data = load_data("digits")

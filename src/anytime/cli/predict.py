@@ -58,7 +58,7 @@ def predict_command(
 def seconds(text: str) -> float:
     """A duration in seconds.
 
-    Example:
+    Examples:
         >>> seconds("20ms"), seconds("0.5s"), seconds("2")
         (0.02, 0.5, 2.0)
     """

@@ -71,7 +71,7 @@ def profile(
 def models(pattern: Annotated[str, typer.Argument(help="Which ones, e.g. 'resann-9-*'.")] = "*") -> None:
     """The networks that can be named, what they cost and where the paper has them.
 
-    Example:
+    Examples:
     - `anytime models 'resann-*-32'`
     """
     found = anytime.list_models(pattern)

@@ -31,7 +31,7 @@ def _table(title: Any, *columns: str) -> Any:
 def millions(number: int) -> str:
     """A count in millions, to three digits or more.
 
-    Example:
+    Examples:
         >>> millions(125_585_856), millions(20_480)
         ('125.59 M', '0.02 M')
     """

@@ -55,7 +55,7 @@ def convert(
             interpolation to the output's size; for an output per token layer norm – linear.
         logits: returns the logits, given the model's output, if they cannot be found in it by their name.
 
-    Example:
+    Examples:
         >>> model = nn.Sequential(*(nn.Sequential(nn.Linear(16, 16), nn.ReLU()) for _ in range(6)), nn.Linear(16, 3))
         >>> net = convert(model, torch.zeros(1, 16), exits=3)
         >>> net.exits, net.places

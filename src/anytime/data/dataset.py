@@ -105,7 +105,7 @@ class Data:
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Images as the network sees them and their labels, batch by batch, in order.
 
-        Example:
+        Examples:
             >>> import anytime
             >>> data = anytime.load_data("digits")
             >>> [tuple(x.shape) for x, labels in data.batches(data.validation, batch_size=150)]

@@ -51,7 +51,7 @@ def load_data(name: str | os.PathLike[str], *, size: int | None = None, extra: b
         extra: add the ``extra`` split to the training images (SVHN has one).
         show: whether to show progress while decoding.
 
-    Example:
+    Examples:
         >>> load_data("digits")
         Data('digits': 1,097 train, 200 validation, 500 test images of 1×8×8, 10 classes)
     """

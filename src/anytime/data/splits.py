@@ -28,7 +28,7 @@ def group_by_split(paths: Iterable[str], where: str) -> dict[str, list[str]]:
         paths: relative to the data set, with forward slashes.
         where: the data set, for messages.
 
-    Example:
+    Examples:
         >>> group_by_split(["data/train-0-of-2.parquet", "data/train-1-of-2.parquet", "val/0.parquet"], "photos")
         {'train': ['data/train-0-of-2.parquet', 'data/train-1-of-2.parquet'], 'validation': ['val/0.parquet']}
     """

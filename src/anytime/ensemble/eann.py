@@ -33,7 +33,7 @@ class EANN(AnytimeNetwork):
         example: an input, for the order of their costs. By default an image of the size the members are made for; with
             networks that have none the order is as given until ``fit_order`` sees an input.
 
-    Example:
+    Examples:
         >>> import anytime
         >>> data = anytime.load_data("digits")
         >>> nets = [anytime.create_model(f"resann-{n}-8", in_channels=1) for n in (1, 2)]
@@ -256,7 +256,7 @@ class EANN(AnytimeNetwork):
             largest: of the same family, e.g. ``resann-25-32`` or ``resann101``.
             base: b, above 1.
 
-        Example:
+        Examples:
             >>> EANN.plan("resann-7-32", "resann-25-32")
             ['resann-7-32', 'resann-13-32', 'resann-25-32']
             >>> EANN.plan("resann26", "resann101")

@@ -41,7 +41,7 @@ class Team:
     Processes are started afresh (multiprocessing's *spawn*), so a script makes its team below
     ``if __name__ == "__main__":``.
 
-    Example:
+    Examples:
         >>> import anytime, torch
         >>> eann = anytime.EANN([anytime.create_model(f"resann-{n}-8") for n in (1, 2)]).eval()
         >>> with anytime.Team(eann, workers=2) as team:

@@ -31,7 +31,7 @@ def inflation(budget: float, base: float, workers: int = 1, plain: bool = False)
         workers: M; b is then bᴹ.
         plain: of networks that answer at their ends only.
 
-    Example:
+    Examples:
         >>> inflation(1.0, base=2), inflation(4.999, base=2)        # 1 + 2 are done, and just not half of the third
         (1.0, 2.4995)
         >>> round(inflation(6.0, base=2), 3)                        # 3 of the third's 4
@@ -46,7 +46,7 @@ def inflation(budget: float, base: float, workers: int = 1, plain: bool = False)
 def sup_inflation(base: float, workers: int = 1, plain: bool = False) -> float:
     """The supremum of C over all budgets: 2 + 1/(b−1) for an EANN, b²/(b−1) for plain networks.
 
-    Example:
+    Examples:
         >>> sup_inflation(2), sup_inflation(2, plain=True)
         (3.0, 4.0)
     """
@@ -59,7 +59,7 @@ def expected_inflation(base: float, workers: int = 1, plain: bool = False) -> fl
 
     1 − 1/(2b) + (1 + ln b)/(b−1) for an EANN, 1.5 + (b−1)/2 + 1/(b−1) for plain networks.
 
-    Example:
+    Examples:
         >>> round(expected_inflation(2), 2), round(expected_inflation(2, plain=True), 2)
         (2.44, 3.0)
     """
@@ -81,7 +81,7 @@ def simulate_inflation(
         networks: how many; by default enough for the last to be 10⁵ times as large as the first.
         budgets: how many are tried in each of the networks.
 
-    Example:
+    Examples:
         >>> largest, mean = simulate_inflation(2)
         >>> 2.97 < largest <= 3, 2.41 < mean <= 2.45
         (True, True)
@@ -126,7 +126,7 @@ def _inflation(budgets: Tensor, b: float, plain: bool) -> Tensor:
 def schedule(base: float, workers: int, networks: int) -> list[tuple[float, float]]:
     """When each network of cost 1, b, b², … begins and ends on so many workers, first in, first out.
 
-    Example:
+    Examples:
         >>> schedule(2, workers=2, networks=3)
         [(0.0, 1.0), (0.0, 2.0), (1.0, 5.0)]
     """

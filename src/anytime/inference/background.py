@@ -125,7 +125,7 @@ def start(
         exits: number of exits to go through.
         stop: an event; once it is set, no further stage is started.
 
-    Example:
+    Examples:
         >>> import anytime
         >>> net = anytime.create_model("resann-1-8").eval()
         >>> with anytime.start(net, torch.zeros(1, 3, 32, 32)) as background:
@@ -151,7 +151,7 @@ def astart(
     Leaving the loop is enough if the iterator is created in the ``async for`` statement, as below. Otherwise stop it
     with ``await iterator.aclose()`` or ``contextlib.aclosing``.
 
-    Example:
+    Examples:
         >>> import anytime, asyncio
         >>> net = anytime.create_model("resann-1-8").eval()
         >>> async def exits():

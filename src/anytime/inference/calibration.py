@@ -44,7 +44,7 @@ def calibrate(
         score: how sure an exit is of its prediction; see ``Policy``.
         rule: how the thresholds are set, as above.
 
-    Example:
+    Examples:
         >>> import anytime
         >>> data = anytime.load_data("digits")
         >>> net = anytime.create_model("resann-1-8", in_channels=1)

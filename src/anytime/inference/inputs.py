@@ -16,7 +16,7 @@ from anytime.network import AnytimeNetwork, tensors_of
 def as_input(net: Any, x: Any) -> Any:
     """An input with its arrays as tensors: on the network's device, floats of its precision.
 
-    Example:
+    Examples:
         >>> import anytime
         >>> net = anytime.create_model("resann-1-8")
         >>> as_input(net, np.zeros((1, 3, 32, 32))).dtype

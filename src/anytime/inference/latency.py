@@ -56,7 +56,7 @@ class Profile:
     def alone(self) -> list[float]:
         """Seconds from the start to each exit's prediction when the heads before it are skipped.
 
-        Example:
+        Examples:
             >>> profile = Profile(stages=[3.0, 2.0], heads=[0.5, 0.5])
             >>> profile.through, profile.alone
             ([3.5, 6.0], [3.5, 5.5])
@@ -90,7 +90,7 @@ class Profile:
     def fastest(self, other: "Profile") -> "Profile":
         """The shorter time of each stage and head, so that a slow moment has no lasting effect.
 
-        Example:
+        Examples:
             >>> Profile([3.0, 2.0], [0.5, None]).fastest(Profile([4.0, 1.0, 9.0], [0.25, None, inf]))
             Profile(stages=[3.0, 1.0, 9.0], heads=[0.25, None, inf], kind=None)
         """
@@ -191,7 +191,7 @@ def profile(net: AnytimeNetwork, example: Any, repeats: int = 30, warmup: int = 
         repeats: number of runs that the medians are taken over.
         warmup: number of runs before those, not counted.
 
-    Example:
+    Examples:
         >>> import anytime
         >>> net = anytime.create_model("resann-1-8")
         >>> profile = anytime.profile(net, torch.zeros(1, 3, 32, 32), repeats=3)

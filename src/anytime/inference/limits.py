@@ -92,7 +92,7 @@ def predict(
     Raises:
         UnfinishedError: if not even the first exit could be reached.
 
-    Example:
+    Examples:
         >>> import anytime
         >>> net = anytime.create_model("resann-1-8").eval()
         >>> prediction = anytime.predict(net, torch.zeros(1, 3, 32, 32), exits=2, deadline=60.0)

@@ -29,7 +29,7 @@ class AnytimeModule(_lightning.LightningModule):
             Default: ``torch.optim.AdamW`` with its defaults. The scheme's own parameters, if any, get no weight decay.
         loss: From the logits of one exit and the labels to a mean loss. Default: cross-entropy.
 
-    Example:
+    Examples:
         >>> net = AnytimeNetwork([torch.nn.Linear(8, 8)], [torch.nn.Linear(8, 3)])
         >>> model = AnytimeModule(net, "adaloss", lambda groups: torch.optim.SGD(groups, lr=0.1))
     """

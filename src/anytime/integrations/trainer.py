@@ -28,7 +28,7 @@ class TrainerModel(nn.Module):
             network takes all columns but the labels, as a dict.
         loss: From the logits of one exit and the labels to a mean loss. Default: cross-entropy.
 
-    Example:
+    Examples:
         >>> net = AnytimeNetwork([nn.Linear(8, 8), nn.Linear(8, 8)], [nn.Linear(8, 3), nn.Linear(8, 3)])
         >>> model = TrainerModel(net, "adaloss", input="x")
         >>> output = model(x=torch.zeros(5, 8), labels=torch.zeros(5, dtype=torch.long))

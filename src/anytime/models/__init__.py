@@ -22,7 +22,7 @@ that follow a pattern."""
 def list_models(pattern: str = "*") -> dict[str, str]:
     """The named models and the paper's section that each comes from; ``create_model`` builds other sizes too.
 
-    Example:
+    Examples:
         >>> list(list_models("resann-9-*"))
         ['resann-9-16', 'resann-9-32', 'resann-9-64', 'resann-9-128']
     """
@@ -37,7 +37,7 @@ def create_model(name: str, **options: Any) -> AnytimeNetwork:
         name: one of ``list_models()``, or another size of the same family: ``resann-3-16`` is ResANN(3, 16).
         options: the architecture's own: ``num_classes``, ``in_channels``, ``period`` or ``exits``, …
 
-    Example:
+    Examples:
         >>> create_model("resann-9-16", num_classes=100).exits
         27
     """

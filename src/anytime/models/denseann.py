@@ -136,7 +136,7 @@ class DenseANN(AnytimeNetwork):
         save_memory: do not keep concatenations for the backward pass but compute them again: much less memory for
             about a fifth more time.
 
-    Example:
+    Examples:
         >>> DenseANN((6, 12, 32, 32)).exits
         6
     """

@@ -170,7 +170,7 @@ class MSDNet(AnytimeNetwork):
         period: an exit every so many layers, counted from the end, instead of after each block.
         exits: the layers after which to exit, likewise.
 
-    Example:
+    Examples:
         >>> MSDNet(blocks=10, base=4, step=2, num_classes=100).exits
         10
     """
@@ -271,7 +271,7 @@ class BlockMSDNet(AnytimeNetwork):
         period: an exit every so many units, counted from the end. Default: the paper's 7, none before the fourth.
         exits: the units after which to exit, instead of a period.
 
-    Example:
+    Examples:
         >>> BlockMSDNet((10, 9, 10, 9)).exits
         5
     """

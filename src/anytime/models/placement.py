@@ -15,7 +15,7 @@ def place_exits(units: int, period: int | None = None, exits: Sequence[int] | No
         period: an exit every so many units, counted backwards from the last (the paper's s). Default 1.
         exits: the units themselves, rising, instead of a period.
 
-    Example:
+    Examples:
         >>> place_exits(16, period=2)
         [2, 4, 6, 8, 10, 12, 14, 16]
         >>> place_exits(8, period=3)

@@ -45,7 +45,7 @@ def load_pretrained(net: BottleneckResANN | DenseANN, state: Mapping[str, Tensor
         net: the network to fill, in place.
         state: the checkpoint's state dict.
 
-    Example:
+    Examples:
         >>> import anytime
         >>> net = anytime.create_model("denseann121", num_classes=10)
         >>> public = {"features.conv0.weight": torch.ones(64, 3, 7, 7), "classifier.bias": torch.ones(1000)}

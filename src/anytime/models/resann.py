@@ -39,7 +39,7 @@ def from_name(name: str) -> tuple[type[AnytimeNetwork], dict[str, Any]] | None:
 def between(smallest: str, largest: str) -> list[str]:
     """The names of the ResANNs from one to another that differ in their depths alone.
 
-    Example:
+    Examples:
         >>> between("resann-2-16", "resann-4-16"), between("resann26", "resann101")
         (['resann-2-16', 'resann-3-16', 'resann-4-16'], ['resann26', 'resann50', 'resann101'])
     """
@@ -101,7 +101,7 @@ class ResANN(AnytimeNetwork):
         patch: the first convolution sees patches of patch × patch pixels as one with that many times the channels
             (``nn.PixelUnshuffle``): all of the image, at about 1/patch² of the cost. 1, the paper's, for none.
 
-    Example:
+    Examples:
         >>> ResANN(3, 16, num_classes=10).exits
         9
     """
@@ -173,7 +173,7 @@ class BottleneckResANN(AnytimeNetwork):
         groups: of the 3×3 convolutions: above 1, these are ResNeXt's units (32 groups of ``group_width`` 4, say).
         group_width: channels of a group in the first block, if ``groups`` is above 1.
 
-    Example:
+    Examples:
         >>> BottleneckResANN((2, 2, 2, 2)).exits
         4
     """

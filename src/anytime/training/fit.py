@@ -76,7 +76,7 @@ def fit(
         about: more to write to the run folder's ``run.json``.
         changes: single options of the recipe, e.g. ``epochs=10, lr=0.05``.
 
-    Example:
+    Examples:
         >>> import anytime
         >>> data = anytime.load_data("digits")
         >>> net = anytime.create_model("resann-1-8", in_channels=1)

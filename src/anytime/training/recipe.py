@@ -64,7 +64,7 @@ class Recipe:
     def lr_at(self, epoch: float) -> float:
         """The learning rate at a point of the training: epochs done, 2.5 in the middle of the third.
 
-        Example:
+        Examples:
             >>> [round(Recipe(epochs=8).lr_at(e), 4) for e in range(8)]
             [0.1, 0.1, 0.1, 0.1, 0.01, 0.01, 0.001, 0.001]
             >>> [round(Recipe(epochs=8, schedule="linear", warmup=0.25).lr_at(e), 3) for e in (0, 1, 2, 5, 8)]
@@ -97,7 +97,7 @@ scripts use on CIFAR, 256 is usual on ILSVRC. Streamed images are cropped at ran
 def recipe_for(data: str, streamed: bool) -> str:
     """The name of the recipe that suits a data set.
 
-    Example:
+    Examples:
         >>> recipe_for("svhn-20k", streamed=False), recipe_for("flowers", streamed=True)
         ('svhn', 'imagenet')
     """
@@ -108,7 +108,7 @@ def recipe_for(data: str, streamed: bool) -> str:
 def recipe_with(recipe: Recipe | None, data: Data, changes: Mapping[str, Any]) -> Recipe:
     """A recipe, by default the one that suits the data, with some of its options changed.
 
-    Example:
+    Examples:
         >>> from anytime import load_data
         >>> recipe_with(None, load_data("digits"), {"epochs": 5}).epochs
         5

@@ -35,7 +35,7 @@ class AdaLoss(AdaptiveScheme):
         anneal: If above 0, γ decreases linearly from 1 to ``gamma`` over this many calls (suggested in the paper as
             future work), so that training starts with constant weights and ends with AdaLoss.
 
-    Example:
+    Examples:
         >>> balance = AdaLoss(exits=3)
         >>> loss = balance(torch.tensor([4.0, 2.0, 1.0]))
         >>> balance.weights

@@ -32,7 +32,7 @@ def create_scheme(name: str, exits: int) -> WeightScheme:
             may follow: ``adaloss:gamma=0.1,final_extra=1``.
         exits: Number of exits.
 
-    Example:
+    Examples:
         >>> create_scheme("adaloss:gamma=0.1", exits=9)
         AdaLoss(exits=9, momentum=0.9, gamma=0.1, final_extra=0.0, update_every=1, anneal=0)
         >>> create_scheme("opt-3", exits=9).only

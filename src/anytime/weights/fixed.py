@@ -15,7 +15,7 @@ class Const(WeightScheme):
     Args:
         exits: Number of losses.
 
-    Example:
+    Examples:
         >>> Const(3)(torch.tensor([3.0, 2.0, 1.0]))
         tensor(6.)
     """
@@ -32,7 +32,7 @@ class LinearWeights(WeightScheme):
         first: Weight of the first exit.
         last: Weight of the last exit.
 
-    Example:
+    Examples:
         >>> LinearWeights(4).weights
         tensor([0.2500, 0.5000, 0.7500, 1.0000])
     """
@@ -51,7 +51,7 @@ class HalfEnd(WeightScheme):
     Args:
         exits: Number of losses.
 
-    Example:
+    Examples:
         >>> HalfEnd(5).weights
         tensor([0.2500, 0.2500, 0.2500, 0.2500, 1.0000])
     """
@@ -73,7 +73,7 @@ class OnlyExit(WeightScheme):
         exits: Number of losses.
         exit: The exit to train, counted as in ``net(x)[exit]``: 0 is the shallowest and -1 the last.
 
-    Example:
+    Examples:
         >>> OnlyExit(3, exit=1)(torch.tensor([3.0, 2.0, 1.0]))
         tensor(2.)
     """
