@@ -1,5 +1,6 @@
-"""The command line: one file a group of commands."""
+"""The command line: one file for each group of commands."""
 
+import os
 import sys
 from typing import NoReturn
 
@@ -17,25 +18,35 @@ from anytime.training.jobs import stop_with_parent
 
 
 def main() -> NoReturn:
-    """Run the command; whatever the user can put right is one line on standard error and exit code 2."""
+    """Run the command. Errors that a user can fix are one line on standard error, with exit code 2."""
     stop_with_parent()
     try:
         status = app(standalone_mode=False)
     except KeyboardInterrupt:
         status = 130
-    except AnytimeError as error:
-        status = _complain(str(error))
-    except (MemoryError, torch.OutOfMemoryError) as error:
-        status = _complain(f"out of memory: {error}")
+    except BrokenPipeError:  # whatever reads the output has ended, as in `anytime models | head -1`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = 1
     except Exception as error:
-        if "allocate memory" in str(error) or "not enough memory" in str(error):  # what torch raises on a processor
-            sys.exit(_complain(f"out of memory: {str(error).splitlines()[0]}; try something smaller"))
-        if not hasattr(error, "format_message"):  # typer's own, about the words of the command
+        message = _explain(error)
+        if message is None:
             raise
-        status = _complain(f"{error.format_message()} (see: anytime --help)")  # type: ignore[attr-defined]
+        print("anytime: " + " ".join(message.split()), file=sys.stderr)
+        status = 2
     sys.exit(status if isinstance(status, int) else 0)
 
 
-def _complain(message: str) -> int:
-    print("anytime: " + " ".join(message.split()), file=sys.stderr)
-    return 2
+def _explain(error: Exception) -> str | None:
+    """The message for a user's error; None for all others, which are ours and are shown with their traceback."""
+    if isinstance(error, AnytimeError):
+        return str(error)
+    if hasattr(error, "format_message"):  # typer's own, about the words of the command
+        command = error.ctx.command_path if getattr(error, "ctx", None) else "anytime"  # type: ignore[attr-defined]
+        return f"{error.format_message()} (see: {command} --help)"  # type: ignore[attr-defined]
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return f"out of memory: {error}"
+    if "allocate memory" in str(error) or "not enough memory" in str(error):  # RuntimeErrors of torch on a CPU
+        return f"out of memory: {str(error).splitlines()[0]}; try something smaller"
+    if isinstance(error, OSError):  # files and networks
+        return f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
+    return None

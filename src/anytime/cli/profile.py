@@ -9,41 +9,40 @@ import torch
 import anytime
 from anytime.cli.app import DEVICES, Option, app, device_named, typer
 from anytime.cli.tables import models_table, profile_table, show
-from anytime.errors import AnytimeError
+from anytime.errors import AnytimeError, check_integer
 from anytime.saving import load
 
 
 @app.command()
 def profile(
-    model: Annotated[str, typer.Argument(help="A model's name, or the folder of a saved one.")],
-    size: Annotated[int | None, Option(help="Height and width of the image, if not the model's own.")] = None,
-    channels: Annotated[int | None, Option(help="Channels of the image; otherwise 3, or a saved model's.")] = None,
-    classes: Annotated[int | None, Option(help="Number of classes; otherwise 10, or ILSVRC's 1000.")] = None,
-    batch: Annotated[int, Option(help="Images at once, for the time; MACs are those of one.")] = 1,
-    threads: Annotated[int | None, Option(help="Processor threads to use.")] = None,
-    repeats: Annotated[int, Option(help="Runs that the median time is taken over.")] = 30,
+    model: Annotated[str, typer.Argument(help="The name of a model, or the folder of a saved one.")],
+    size: Annotated[int | None, Option(help="Height and width of the image. Default: the model's.")] = None,
+    channels: Annotated[int | None, Option(help="Channels of the image. Default: the saved model's, or 3.")] = None,
+    classes: Annotated[int | None, Option(help="Number of classes. Default: 10, or 1000 for ImageNet models.")] = None,
+    batch: Annotated[int, Option(help="Images per batch for the time; MACs are per image.")] = 1,
+    threads: Annotated[int | None, Option(help="Number of CPU threads.")] = None,
+    repeats: Annotated[int, Option(help="Number of runs; the time is their median.")] = 30,
     device: Annotated[str, Option(help=DEVICES)] = "auto",
-    save: Annotated[bool, Option("--save", help="Keep it beside the saved model, for predictions to go by.")] = False,
-    as_json: Annotated[bool, Option("--json", help="Print JSON and nothing else.")] = False,
+    save: Annotated[bool, Option("--save", help="Write profile.json beside the saved model; predict uses it.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print only JSON.")] = False,
 ) -> None:
     """What each exit costs: multiply-accumulates, parameters, measured milliseconds.
 
-    Milliseconds are from the start to the exit's prediction: with all exits before it, and with their heads skipped.
-    With --save they go to profile.json beside the model, for this device, these threads and this shape of input.
+    Milliseconds are from the start to the exit's prediction, with the heads of all earlier exits and without them.
+    With --save they are written to profile.json beside the model, for this device, number of threads and input shape.
 
     Examples:
     - `anytime profile resann-9-16 --classes 100`
     - `anytime profile runs/digits-resann-3-16-adaloss-seed0 --threads 1`
     """
     counts = {"size": size, "channels": channels, "classes": classes, "batch": batch, "repeats": repeats}
-    counts |= {"threads": threads}
-    for name, value in counts.items():
-        if value is not None and value < 1:
-            raise AnytimeError(f"--{name} {value}: it is a whole number from 1")
+    for name, value in (counts | {"threads": threads}).items():
+        if value is not None:
+            check_integer(f"--{name}", value)
     if threads is not None:
         torch.set_num_threads(threads)
     if save and not Path(model).is_dir():
-        raise AnytimeError(f"--save keeps the profile beside a saved model, and {model} is no folder")
+        raise AnytimeError(f"--save writes the profile beside a saved model, and {model} is not a folder")
     if Path(model).is_dir():
         net = load(model)
         if net.preprocessing is not None:
@@ -64,17 +63,17 @@ def profile(
     about = f"{channels}×{size}×{size}, batch {batch}, {where}, {torch.get_num_threads()} threads, median of {repeats}"
     show(profile_table(cost, measured, f"{model}: {about}"))
     if path:
-        print(f"Wrote {path}: anytime.predict(anytime.load({model!r}), x, deadline=…) goes by it")
+        print(f"Wrote {path}: anytime.predict(anytime.load({model!r}), x, deadline=…) uses it")
 
 
 @app.command()
-def models(pattern: Annotated[str, typer.Argument(help="Which ones, e.g. 'resann-9-*'.")] = "*") -> None:
-    """The networks that can be named, what they cost and where the paper has them.
+def models(pattern: Annotated[str, typer.Argument(help="A pattern of names, e.g. 'resann-9-*'.")] = "*") -> None:
+    """List the models, their costs and where the paper describes them.
 
     Examples:
     - `anytime models 'resann-*-32'`
     """
     found = anytime.list_models(pattern)
     if not found:
-        raise AnytimeError(f"no model's name matches {pattern!r}; `anytime models` lists them all")
+        raise AnytimeError(f"no model's name matches {pattern!r}; `anytime models` lists all of them")
     show(models_table(found))

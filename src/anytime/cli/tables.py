@@ -1,4 +1,4 @@
-"""Tables for people, drawn with rich."""
+"""Tables, drawn with rich."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from anytime.models import create_model
 
 
 def show(table: Any) -> None:
-    """Print a table to standard output, as wide as it needs where nobody's window limits it."""
+    """Print a table to standard output; as wide as needed if that is not a terminal."""
     console = require("rich.console", "cli").Console()
     if not console.is_terminal:
         console.width = 200
@@ -29,7 +29,7 @@ def _table(title: Any, *columns: str) -> Any:
 
 
 def millions(number: int) -> str:
-    """A count in millions, to three digits or more.
+    """A count in millions, with two decimals.
 
     Examples:
         >>> millions(125_585_856), millions(20_480)
@@ -45,11 +45,11 @@ def curve_table(
     increase: dict[int, float] | None = None,
     places: list[str] | None = None,
 ) -> Any:
-    """Exit, MACs, share of the cost, test error, loss weight; how much worse than OPT, and where the exit is."""
+    """For each exit MACs, share of the cost, test error, and if given loss weight, increase over OPT and place."""
     columns = ["exit", "MACs", "% of cost", "test error"]
     columns += ["weight"] if weights else []
     columns += ["over OPT"] if increase else []
-    columns += ["of"] if places else []
+    columns += ["place"] if places else []
     table = _table(title, *columns)
     for i, (macs, share, error) in enumerate(zip(curve.costs.macs, curve.costs.fractions, curve.errors, strict=True)):
         row = [str(i + 1), millions(macs), f"{share:.1%}", "–" if error is None else f"{error:.2%}"]
@@ -61,7 +61,7 @@ def curve_table(
 
 
 def profile_table(cost: Costs, profile: Profile, title: str) -> Any:
-    """Exit, MACs, parameters, milliseconds: all cumulative."""
+    """For each exit cumulative MACs, parameters and milliseconds."""
     table = _table(title, "exit", "MACs", "% of cost", "parameters", "milliseconds", "earlier heads skipped")
     rows = zip(cost.macs, cost.fractions, cost.params, profile.through, profile.alone, strict=True)
     for i, (macs, share, params, through, alone) in enumerate(rows):
@@ -71,7 +71,7 @@ def profile_table(cost: Costs, profile: Profile, title: str) -> Any:
 
 
 def budgets_table(points: list[Budgeted], full: float, title: str) -> Any:
-    """What was allowed and spent on average, the error, and where the samples left."""
+    """For each budget the average cost, the error, and where the samples left."""
     table = _table(title, "budget", "spent", "test error", "median exit", "left at the first", "at the last")
     for point in points:
         middle = next(i for i in range(len(point.shares)) if sum(point.shares[: i + 1]) >= 0.5)
@@ -91,7 +91,7 @@ def prediction_table(classes: list[tuple[str, float]], prediction: Prediction, e
 
 
 def models_table(models: dict[str, str]) -> Any:
-    """Model, image size, exits, MACs and parameters (10 classes, or ILSVRC's 1000), where the paper has it."""
+    """Model, image size, exits, MACs and parameters (for 10 classes, or 1000 for ImageNet models), place in the paper."""
     table = _table("", "model", "image", "exits", "MACs", "parameters", "in the paper")
     for name, source in models.items():
         with torch.device("meta"):
