@@ -7,25 +7,7 @@ import shared_data as images
 from forge import forge_config
 
 import anytime
-from anytime import cli
 from anytime.files import read_tensors, write_tensors
-
-
-@pytest.fixture
-def run(monkeypatch, capsys, tmp_path):
-    """Run the command in this process; gives exit code, standard output and standard error."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "200")
-
-    def command(line):
-        monkeypatch.setattr(sys, "argv", ["anytime", *line.split()])
-        with pytest.raises(SystemExit) as end:
-            cli.main()
-        captured = capsys.readouterr()
-        return end.value.code, captured.out, captured.err
-
-    return command
-
 
 TRAIN = "train --model resann-1-4 --subset 60 --epochs 1"
 
@@ -219,18 +201,6 @@ def test_bad_input_is_one_clear_line(run, tmp_path, finished, line, says):
 
 def snapshot(folder):
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != ".lock"}
-
-
-@pytest.fixture(scope="session")
-def finished(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("finished") / "run"
-    data = anytime.load_data("digits").subset(60)
-    net = anytime.create_model("resann-1-4", num_classes=10, in_channels=1)
-    about = {"asked": {"model": "resann-1-4", "data": "digits", "scheme": "adaloss", "subset": 60, "seed": 0}}
-    recipe = anytime.training.recipe.RECIPES["digits"]
-    about["asked"]["epochs"] = 1
-    anytime.fit(net, data, recipe=recipe, epochs=1, output=folder, about=about, show=False)
-    return folder
 
 
 def test_without_the_extra_it_says_what_to_install(tmp_path):

@@ -21,7 +21,8 @@ def main() -> NoReturn:
     """Run the command. Errors that a user can fix are one line on standard error, with exit code 2."""
     stop_with_parent()
     try:
-        status = app(standalone_mode=False)
+        status = app(standalone_mode=False, prog_name="anytime")
+        sys.stdout.flush()
     except KeyboardInterrupt:
         status = 130
     except BrokenPipeError:  # whatever reads the output has ended, as in `anytime models | head -1`

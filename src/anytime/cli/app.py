@@ -22,7 +22,7 @@ except AnytimeError as error:
     sys.exit(f"anytime: {error}")
 
 Option = typer.Option
-DEVICES = "cpu, cuda, cuda:1, mps …; auto takes an accelerator if there is one."
+DEVICES = "cpu, cuda, cuda:1, mps …; auto uses an accelerator if there is one."
 DATA = "digits; cifar10, cifar100, svhn, imagenet or any owner/name on the Hugging Face Hub; or a local folder."
 SCHEMES = (
     "adaloss, const, linear, half-end, opt-I (exit I alone), geometric-mean, log-barrier; with options as in "
@@ -53,7 +53,7 @@ def _options(
 
 
 def device_named(name: str) -> torch.device:
-    """The device that a user names, or an error that says why it cannot be."""
+    """The device of this name, or an error that says why it cannot be used."""
     if name == "auto":
         return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
     try:
@@ -70,23 +70,23 @@ def last_weights(folder: Path) -> list[float] | None:
         lines = (folder / "log.jsonl").read_text(encoding="utf-8").splitlines()
         return json.loads(lines[-1])["weights"]
     except (OSError, ValueError, LookupError, TypeError):
-        return None  # no log, or a damaged one: the table does without
+        return None  # no log, or a damaged one: the table is shown without weights
 
 
 def title_of(asked: dict[str, Any]) -> str:
-    """A run in a few words."""
+    """The model, scheme and data of a run."""
     return f"{asked.get('model', '')}, {asked.get('scheme', '')}, on {Path(asked.get('data', '')).name}"
 
 
 def draw_curves(folders: dict[str, Path], curves: dict[str, Curve], path: Path, title: str) -> None:
-    """Error against cost, with the weights of runs that have some."""
+    """Draw error against cost, with the loss weights of the runs that have some."""
     weights = {name: w for name, folder in folders.items() if (w := last_weights(folder))}
     plot_curves(curves, path, title, weights)
 
 
 @contextmanager
 def drawing() -> Iterator[None]:
-    """A picture that cannot be drawn or written is a warning, not the end of what was asked for."""
+    """A picture that cannot be drawn or written is a warning and does not end the command."""
     try:
         yield
     except (anytime.MissingExtraError, OSError) as error:
@@ -95,7 +95,7 @@ def drawing() -> Iterator[None]:
 
 _MEANINGS = {
     "model.safetensors": "the model; anytime.load(folder) reads it",
-    "log.jsonl": "a line an epoch: every exit's loss, error, weight",
+    "log.jsonl": "one line per epoch: loss, error and weight of each exit",
     "evaluation.json": "the table above",
     "curve.png": "error against cost",
     "learning.png": "loss and error against epochs",
@@ -103,7 +103,7 @@ _MEANINGS = {
 
 
 def say_where(folder: Path) -> None:
-    """What is in a finished folder."""
+    """Print what is in a finished folder."""
     print(f"In {folder}/")
     for name, meaning in _MEANINGS.items():
         if (folder / name).exists():

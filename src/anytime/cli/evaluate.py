@@ -25,14 +25,14 @@ from anytime.training.run_folder import read_run
 
 @app.command("evaluate")
 def evaluate_command(
-    run: Annotated[Path, typer.Argument(help="A finished run's folder.")],
+    run: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
     opt: Annotated[
         list[Path] | None,
-        Option(help="What exits reach alone: the folder of an opt-I run, or a JSON file {exit: error}. Repeatable."),
+        Option(help="Errors of exits trained alone: an opt-I run's folder, or JSON {exit: error}. Repeatable."),
     ] = None,
-    budgets: Annotated[bool, Option("--budgets", help="Also with easy samples leaving early.")] = False,
-    score: Annotated[str, Option(help=f"With --budgets, how sure an exit is: {', '.join(SCORES)}.")] = "confidence",
-    as_json: Annotated[bool, Option("--json", help="Print JSON and nothing else.")] = False,
+    budgets: Annotated[bool, Option("--budgets", help="Also evaluate with easy samples leaving early.")] = False,
+    score: Annotated[str, Option(help=f"How --budgets measures confidence: {', '.join(SCORES)}.")] = "confidence",
+    as_json: Annotated[bool, Option("--json", help="Print only JSON.")] = False,
     data: Annotated[str | None, Option(help="Other test images than the run's.")] = None,
     device: Annotated[str, Option(help=DEVICES)] = "auto",
 ) -> None:  # fmt: skip
@@ -47,7 +47,7 @@ def evaluate_command(
     - `anytime evaluate runs/a --budgets` adds the error against the average cost, with per-sample exits
     """
     if score not in SCORES:
-        raise AnytimeError(f"--score {score}; it is one of {', '.join(SCORES)}")
+        raise AnytimeError(f"--score {score} must be one of {', '.join(SCORES)}")
     about = read_run(run)
     asked = about.get("asked", {})
     net = load(run).to(device_named(device))
@@ -79,12 +79,12 @@ def evaluate_command(
         write_json(
             run / "budgets.json", {"score": score, **{r: [asdict(p) for p in found] for r, found in points.items()}}
         )
-        title = "easy samples leave early; one threshold for all exits, from the validation images"
+        title = "Easy samples leave early; one threshold for all exits, from the validation images"
         show(budgets_table(points["common"], curve.costs.macs[-1], title))
         with drawing():
             named = {f"{score}, {_RULE_NAMES[rule]}": found for rule, found in points.items()}
             plot_budgets(curve, named, run / "budgets.png", title_of({**asked, "data": images.name}))
-            print(f"Both curves in one picture: {run / 'budgets.png'}")
+            print(f"Picture: {run / 'budgets.png'}")
 
 
 _RULE_NAMES = {"common": "one threshold", "geometric": "MSDNet's shares"}
@@ -103,15 +103,17 @@ def _sweep(net: AnytimeNetwork, images: Data, curve: Curve, score: str) -> dict[
 
 @app.command("calibrate")
 def calibrate_command(
-    run: Annotated[Path, typer.Argument(help="A finished run's folder.")],
-    budget: Annotated[float, Option(help="Average cost of a sample, as a part of the whole network's: 0.5 is half.")],
-    unit: Annotated[str, Option(help="Of the budget: fraction, macs or seconds.")] = "fraction",
-    score: Annotated[str, Option(help=f"How sure an exit is: {', '.join(SCORES)}.")] = "confidence",
+    run: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
+    budget: Annotated[float, Option(help="Average cost per sample, as a share of the whole network's: 0.5 is half.")],
+    unit: Annotated[str, Option(help="Unit of the budget: fraction, macs or seconds.")] = "fraction",
+    score: Annotated[str, Option(help=f"How an exit's confidence is measured: {', '.join(SCORES)}.")] = "confidence",
+    as_json: Annotated[bool, Option("--json", help="Print only JSON.")] = False,
     device: Annotated[str, Option(help=DEVICES)] = "auto",
 ) -> None:
-    """Find when samples may leave early so that their average cost meets a budget; saved beside the model.
+    """Find the thresholds at which samples leave early, so that their average cost meets a budget.
 
-    Thresholds come from the run's validation images; the error is that of its test images.
+    The policy is saved beside the model. Thresholds come from the run's validation images, the error from its test
+    images.
 
     Examples:
     - `anytime calibrate runs/digits-resann-3-16-adaloss-seed0 --budget 0.5`
@@ -126,12 +128,16 @@ def calibrate_command(
     test = collect(net, images.batches(images.test, device=where))
     exits = policy.choose_exits(test.logits)
     error = test.wrong[exits, torch.arange(len(exits))].double().mean().item()
+    whole = test.wrong[-1].double().mean().item()
     spent = policy.cost(exits)
-    share = policy.budget / policy.costs[-1]
+    if as_json:
+        record = {"budget": policy.budget, "unit": policy.unit, "whole_cost": policy.costs[-1], "spent": spent}
+        print(json.dumps(record | {"images": len(exits), "error": error, "last_exit_error": whole}, indent=2))
+        return
     print(
-        f"budget {policy.budget:.4g} {policy.unit} a sample ({share:.1%} of the whole network)\n"
-        f"on {len(exits):,} test images: {spent:.4g} spent ({spent / policy.budget - 1:+.1%} of the budget), "
-        f"{error:.2%} error; all to the last exit: {test.wrong[-1].double().mean().item():.2%}\n"
+        f"budget {policy.budget:.4g} {policy.unit} per sample ({policy.budget / policy.costs[-1]:.1%} of the whole "
+        f"network)\non {len(exits):,} test images: {spent:.4g} spent ({spent / policy.budget - 1:+.1%} of the budget), "
+        f"{error:.2%} error; with all samples at the last exit: {whole:.2%}\n"
         f"Wrote {path}; use it with: anytime.Policy.load({str(run)!r}).predict(net, batch)"
     )
 

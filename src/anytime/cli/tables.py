@@ -91,7 +91,7 @@ def prediction_table(classes: list[tuple[str, float]], prediction: Prediction, e
 
 
 def models_table(models: dict[str, str]) -> Any:
-    """Model, image size, exits, MACs and parameters (for 10 classes, or 1000 for ImageNet models), place in the paper."""
+    """Model, image size, exits, MACs and parameters (10 classes; ImageNet models 1000), and where the paper has it."""
     table = _table("", "model", "image", "exits", "MACs", "parameters", "in the paper")
     for name, source in models.items():
         with torch.device("meta"):

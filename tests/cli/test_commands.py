@@ -1,0 +1,137 @@
+"""Each command does what its help says; what users get wrong is one line."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+import anytime
+from anytime import cli
+
+COMMANDS = [command.name or command.callback.__name__ for command in cli.app.registered_commands]
+
+
+@pytest.fixture
+def copy(finished, tmp_path):
+    """A copy of a finished run in the working directory."""
+    shutil.copytree(finished, tmp_path / "a")
+    return tmp_path / "a"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_with_an_example(run, command):
+    code, out, _ = run(f"{command} --help")
+    assert code == 0
+    assert f"anytime {command}" in out.split("Example")[1]
+
+
+@pytest.mark.parametrize(
+    ("line", "hint"),
+    [
+        ("fly", "(see: anytime --help)"),
+        ("train --epochs three", "(see: anytime train --help)"),
+        ("profile", "(see: anytime profile --help)"),
+        ("calibrate runs/a", "(see: anytime calibrate --help)"),
+    ],
+)
+def test_hints_name_the_help_of_the_command(run, line, hint):
+    code, _, err = run(line)
+    assert code == 2
+    assert err.count("\n") == 1
+    assert hint in err
+
+
+def test_demo(run, tmp_path):
+    code, out, err = run("demo --epochs 1 --output d")
+    assert code == 0, err
+    assert "1. Every image stops" in out
+    assert "3. All 500 test images before a deadline" in out
+    assert (tmp_path / "d/demo.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.slow
+def test_demo_prints_json(run):
+    code, out, err = run("demo --epochs 1 --output d --json")
+    assert code == 0, err
+    assert {"errors", "budgets", "deadlines"} <= json.loads(out).keys()
+
+
+def test_calibrate_prints_json(run, copy):
+    code, out, err = run("calibrate a --budget 0.8 --json")
+    assert code == 0, err
+    record = json.loads(out)
+    assert record["budget"] == anytime.Policy.load(copy).budget
+    assert 0 < record["spent"] <= record["whole_cost"]
+    assert record["images"] == 500
+
+
+def test_evaluate_on_other_images(run, copy):
+    before = json.loads(run("evaluate a --json")[1])
+    code, out, err = run("evaluate a --data digits --json")
+    assert code == 0, err
+    assert json.loads(out) == before
+    code, out, err = run("evaluate a --data digits")
+    assert code == 0, err
+    assert (copy / "curve-digits.png").exists()
+    code, _, err = run("evaluate a --data nowhere/at/all")
+    assert (code, err.count("\n")) == (2, 1)
+
+
+def test_a_data_set_that_cannot_be_fetched_is_one_line(copy):
+    """In a process of its own: the Hub's library reads the setting when it is imported."""
+    pytest.importorskip("datasets")
+    command = [sys.executable, "-m", "anytime", "evaluate", str(copy), "--data", "owner/name"]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "HF_HUB_OFFLINE": "1"})
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("anytime: ")
+    assert "owner/name" in done.stderr.splitlines()[-1]
+
+
+def test_a_picture_that_cannot_be_written_is_a_line(run, copy):
+    (copy / "curve.png").unlink(missing_ok=True)
+    (copy / "curve.png").mkdir()  # as good as a read-only folder, and it stops root too
+    code, out, err = run("evaluate a")
+    assert code == 0
+    assert "test error" in out
+    assert err.count("\n") <= 1
+    assert "Traceback" not in err
+
+
+def test_a_damaged_log_leaves_the_weights_out(run, copy):
+    (copy / "log.jsonl").write_bytes(b'{"weights": "\xff\xfe"}\n')
+    code, out, err = run("evaluate a")
+    assert code == 0, err
+    assert "test error" in out
+    assert "weight" not in out
+
+
+def test_errors_of_files_are_one_line(run, copy):
+    (copy / "profile.json").mkdir()
+    code, _, err = run("profile a --save --repeats 1")
+    assert code == 2
+    assert err.count("\n") == 1
+    assert "profile.json" in err
+
+
+def test_our_own_errors_keep_their_traceback(run, monkeypatch):
+    def broken(_pattern):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(anytime, "list_models", broken)
+    with pytest.raises(ZeroDivisionError):
+        run("models")
+
+
+def test_a_closed_pipe_is_no_error():
+    ends = subprocess.run(
+        f"{sys.executable} -m anytime models resann-1-8 | true",
+        shell=True,
+        capture_output=True,
+        text=True,
+        env=os.environ,
+    )
+    assert "Traceback" not in ends.stderr
