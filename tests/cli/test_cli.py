@@ -153,7 +153,7 @@ def test_help_teaches_with_an_example(run):
         ("train --output mixed --resume", "the checkpoint is damaged or of another run"),
         ("evaluate damaged", "has no preprocessing"),
         ("evaluate done --opt done", "train it with --scheme opt-I"),
-        ("profile resann-1-4 --threads 0", "whole number from 1"),
+        ("profile resann-1-4 --threads 0", "--threads=0 must be an integer >= 1"),
         ("profile resann-1-4 --size 100000000", "out of memory"),
         ("train --output thesis", "is not empty and holds no run"),
         ("train --output file", "is a file"),
@@ -165,7 +165,7 @@ def test_help_teaches_with_an_example(run):
         ("evaluate truncated", "truncated"),
         ("evaluate other-model", "must be from the same save"),
         ("evaluate done --opt thesis/thesis.tex", "is not an OPT table"),
-        ("profile resann-9-16 --repeats 0", "whole number from 1"),
+        ("profile resann-9-16 --repeats 0", "--repeats=0 must be an integer >= 1"),
         ("profile resann", "unknown model"),
         ("models vgg*", "no model's name matches"),
         ("fly", "fly"),
@@ -216,7 +216,7 @@ def test_easy_samples_leave_early(run, tmp_path):
     run(f"{TRAIN} --output a")
     code, out, err = run("evaluate a --budgets")
     assert code == 0, err
-    assert "easy samples leave early" in out
+    assert "Easy samples leave early" in out
     assert (tmp_path / "a/budgets.png").read_bytes().startswith(b"\x89PNG")
     assert len(json.loads((tmp_path / "a/budgets.json").read_text())["geometric"]) == 12
     code, out, _ = run("evaluate a --budgets --json")
@@ -245,7 +245,7 @@ def test_profile_is_saved_for_predictions(run, tmp_path):
     assert len(saved["stages"]) == 3
     code, _, err = run("profile resann-1-4 --save")
     assert code == 2
-    assert "is no folder" in err
+    assert "is not a folder" in err
 
 
 ENSEMBLE = "train-ensemble --members resann-2-4,resann-1-4 --data digits --subset 60 --epochs 1"

@@ -44,7 +44,8 @@ def test_hints_name_the_help_of_the_command(run, line, hint):
     assert hint in err
 
 
-def test_demo(run, tmp_path):
+def test_demo(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(cli.demo, "PREDICTIONS", 2)
     code, out, err = run("demo --epochs 1 --output d")
     assert code == 0, err
     assert "1. Every image stops" in out
@@ -89,16 +90,6 @@ def test_a_data_set_that_cannot_be_fetched_is_one_line(copy):
     assert "Traceback" not in done.stderr
     assert done.stderr.splitlines()[-1].startswith("anytime: ")
     assert "owner/name" in done.stderr.splitlines()[-1]
-
-
-def test_a_picture_that_cannot_be_written_is_a_line(run, copy):
-    (copy / "curve.png").unlink(missing_ok=True)
-    (copy / "curve.png").mkdir()  # as good as a read-only folder, and it stops root too
-    code, out, err = run("evaluate a")
-    assert code == 0
-    assert "test error" in out
-    assert err.count("\n") <= 1
-    assert "Traceback" not in err
 
 
 def test_a_damaged_log_leaves_the_weights_out(run, copy):
