@@ -1,5 +1,5 @@
 import os
-from pathlib import Path
+import sys
 
 import hypothesis
 import public
@@ -18,9 +18,9 @@ def _same_numbers_every_time():
 
 @pytest.fixture(scope="session")
 def ray_cluster():
-    """A local Ray cluster of two cores, whose processes can import what is defined here."""
+    """A local Ray cluster of two cores, whose processes can import what this one can."""
     ray = pytest.importorskip("ray", reason="clusters need Ray: pip install 'anytime-nets[cluster]'")
-    here = {"env_vars": {"PYTHONPATH": str(Path(__file__).parent)}}
+    here = {"env_vars": {"PYTHONPATH": os.pathsep.join(sys.path)}}
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, runtime_env=here)
     yield ray
     ray.shutdown()

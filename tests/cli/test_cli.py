@@ -284,7 +284,7 @@ def test_train_an_ensemble(run, tmp_path):
         ("train-ensemble --members resann-1-4,nothing", "unknown model"),
         ("train-ensemble --smallest resann-1-4", "both --smallest and --largest"),
         ("train-ensemble --smallest resann-4-4 --largest resann-1-4", "smaller first"),
-        (f"{ENSEMBLE} --jobs 0", "from 1"),
+        (f"{ENSEMBLE} --jobs 0", "--jobs=0 must be an integer >= 1"),
     ],
 )
 def test_ensembles_say_what_is_wrong(run, line, said):

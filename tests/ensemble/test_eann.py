@@ -82,6 +82,17 @@ def test_offered_errors_fall_strictly_and_the_last_is_the_best(seed, samples):
     assert eann.offered[0] == everything[0]
 
 
+def test_an_ensemble_of_many_networks_is_built_in_linear_time():
+    """In CPU time of this thread: 0.4 s, and about 15 s with quadratic time."""
+    nets = [anytime.AnytimeNetwork([nn.Identity()], [nn.Identity()]) for _ in range(10_000)]
+    begun = time.thread_time()
+    eann = EANN(nets).eval()
+    assert len(eann.units) == eann.exits == 10_000
+    eann.offered = eann.offered[::2]
+    assert sum(1 for _ in eann.walk(X)) == 5_000
+    assert time.thread_time() - begun < 4
+
+
 def test_what_is_not_offered_does_not_run():
     eann = ensemble()
     eann.fit_order([(X, LABELS)])
@@ -246,19 +257,19 @@ def test_planned_costs_grow_by_no_more_than_the_base(smallest, more, base):
     [
         (lambda: EANN([]), "at least one"),
         (lambda: EANN([nn.Linear(2, 2)]), "anytime.convert"),
-        (lambda: EANN(["resann-1-8"]), "no anytime network"),
+        (lambda: EANN(["resann-1-8"]), "not an anytime network"),
         (lambda: EANN([ensemble(), small()]), "the networks"),
         (lambda: EANN([*ensemble().members, ensemble().members[0]] * 2), "twice"),
-        (lambda: setattr(ensemble(), "offered", [(5, 0)]), "there is none"),
+        (lambda: setattr(ensemble(), "offered", [(5, 0)]), "there is no exit 0 of network 5"),
         (lambda: setattr(ensemble(), "offered", []), "order"),
         (lambda: ensemble().offer({}), "at least one sample"),
         (lambda: EANN.plan("resann-9-16", "resann-3-16"), "smaller first"),
         (lambda: EANN.plan("resann-3-16", "resann-9-32"), "one width"),
         (lambda: EANN.plan("resann-3-16", "resann-9-16", base=1), "above 1"),
-        (lambda: anytime.Team(small()), "no ensemble"),
+        (lambda: anytime.Team(small()), "expected an EANN"),
         (lambda: anytime.Team(ensemble().train()), "eval"),
-        (lambda: anytime.Team(ensemble(), workers=0), "from 1"),
-        (lambda: anytime.Team(ensemble(), threads=0), "from 1"),
+        (lambda: anytime.Team(ensemble(), workers=0), ">= 1"),
+        (lambda: anytime.Team(ensemble(), threads=0), ">= 1"),
     ],
 )
 def test_errors_say_what_to_do(call, said):

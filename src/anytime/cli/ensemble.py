@@ -13,7 +13,7 @@ from anytime.cli.evaluate import prepared
 from anytime.cli.tables import curve_table, show
 from anytime.data.loading import load_data
 from anytime.ensemble.eann import EANN
-from anytime.errors import AnytimeError
+from anytime.errors import AnytimeError, check_integer
 from anytime.evaluation import evaluate
 from anytime.files import write_json
 from anytime.plotting import plot_held
@@ -28,28 +28,29 @@ FILE = "run.json"
 def train_ensemble(
     members: Annotated[
         str | None,
-        Option(help="The networks: resann-7-32,resann-13-32,resann-25-32; or --smallest, --largest."),
+        Option(help="The networks, e.g. resann-7-32,resann-13-32,resann-25-32; or give --smallest and --largest."),
     ] = None,
     smallest: Annotated[str | None, Option(help="The cheapest network of a planned ensemble.")] = None,
-    largest: Annotated[str | None, Option(help="Its dearest; those between are found.")] = None,
-    base: Annotated[float, Option(help="By how much the costs of a planned ensemble grow, at most.")] = 2.0,
+    largest: Annotated[str | None, Option(help="The most expensive one; those between are chosen.")] = None,
+    base: Annotated[float, Option(help="Largest factor between the costs of a planned ensemble's networks.")] = 2.0,
     data: Annotated[str | None, Option(help=DATA)] = None,
-    scheme: Annotated[str | None, Option(help=f"How the exits' losses are weighed: {SCHEMES}.")] = None,
-    epochs: Annotated[int | None, Option(help="How often each network sees each image.")] = None,
-    learning_rate: Annotated[float | None, Option(help="At the start; the recipe says when it falls.")] = None,
-    batch_size: Annotated[int | None, Option(help="Images a step.")] = None,
-    subset: Annotated[int | None, Option(help="Train on a balanced random part of this many images.")] = None,
-    size: Annotated[int | None, Option(help="Height and width that images are brought to.")] = None,
-    seed: Annotated[int | None, Option(help="Of the first weights, the order of the images and the subset.")] = None,
-    output: Annotated[Path | None, Option(help="The folder of the ensemble, with one of each network in it.")] = None,
-    resume: Annotated[bool, Option("--resume", help="Go on with what is in the output folder, if anything.")] = False,
-    jobs: Annotated[int, Option(help="Networks to train at the same time; each has its share of the cores.")] = 1,
-    cluster: Annotated[bool, Option("--cluster", help="Train them as tasks of a Ray cluster.")] = False,
+    scheme: Annotated[str | None, Option(help=f"How the exits' losses are weighted: {SCHEMES}.")] = None,
+    epochs: Annotated[int | None, Option(help="Number of epochs for each network.")] = None,
+    learning_rate: Annotated[float | None, Option(help="Initial learning rate; the recipe has its schedule.")] = None,
+    batch_size: Annotated[int | None, Option(help="Number of images per step.")] = None,
+    subset: Annotated[int | None, Option(help="Train on a balanced random subset of this many images.")] = None,
+    size: Annotated[int | None, Option(help="Height and width that images are resized to.")] = None,
+    seed: Annotated[int | None, Option(help="Seed of the initial weights, the image order and the subset.")] = None,
+    output: Annotated[Path | None, Option(help="Folder of the ensemble, with one folder per network in it.")] = None,
+    resume: Annotated[bool, Option("--resume", help="Continue the ensemble in the output folder.")] = False,
+    jobs: Annotated[int, Option(help="Number of networks that train at the same time; they share the cores.")] = 1,
+    cluster: Annotated[bool, Option("--cluster", help="Train the networks as tasks of a Ray cluster.")] = False,
 ) -> None:
-    """Train the networks of an ensemble (EANN), find the order of its exits, and evaluate it.
+    """Train the networks of an ensemble (EANN), choose the exits to offer, and evaluate it.
 
-    Each network is a run of its own in the output folder, which ``anytime train`` would make; finished ones are not
-    trained again. Then the exits to offer are chosen on the validation images: those better than all before them.
+    Each network is trained by ``anytime train`` in a folder of its own; finished ones are not trained again. Then the
+    exits to offer are chosen on the validation images: those better than all before them. With --data and the networks
+    given, --resume also starts an ensemble, so that one command serves a job that may be restarted.
 
     Examples:
     - `anytime train-ensemble --members resann-1-8,resann-2-8,resann-4-8 --data digits --epochs 10`
@@ -65,41 +66,47 @@ def train_ensemble(
         if members or not (smallest and largest):
             raise AnytimeError("give --members, or both --smallest and --largest")
         given["members"] = ",".join(EANN.plan(smallest, largest, base))
-        print(f"costs growing by at most {base:g}: {given['members']}", file=sys.stderr)
+        print(f"networks whose costs grow by a factor of at most {base:g}: {given['members']}", file=sys.stderr)
     asked = {"members": "resann-1-8,resann-2-8,resann-4-8", "data": "digits", "scheme": "adaloss", "seed": 0} | given
     words = [Path(asked["data"]).name, "eann", asked["scheme"], f"seed{asked['seed']}"]
     folder = output or Path("runs") / re.sub(r"[^\w.=-]+", "-", "-".join(words))
+    check_integer("--jobs", jobs)
     asked = _begun(folder, given, resume) or asked
     names = list(dict.fromkeys(name.strip() for name in asked["members"].split(",")))
-    load_data(asked["data"], size=asked.get("size"))  # errors now rather than hours later; decoded once for all
+    load_data(
+        asked["data"], size=asked.get("size")
+    )  # errors now rather than hours later; the cache is filled once for all
     for name in names:
         with torch.device("meta"):
             anytime.create_scheme(asked["scheme"], anytime.create_model(name).exits)
-    if jobs < 1:
-        raise AnytimeError(f"--jobs {jobs}: it is a whole number from 1")
     asked["model"] = f"EANN of {', '.join(names)}"
     write_json(folder / FILE, {"ensemble": True, "asked": asked})
     try:
         run_jobs(_jobs(folder, names, asked), jobs, cluster)
     except KeyboardInterrupt:
-        print(f"\nstopped; go on with: anytime train-ensemble --output {folder} --resume", file=sys.stderr)
+        print(f"\nstopped; continue with: anytime train-ensemble --output {folder} --resume", file=sys.stderr)
         raise
     _assemble(folder, names, asked)
 
 
 def _begun(folder: Path, given: dict[str, Any], resume: bool) -> dict[str, Any] | None:
-    """What the ensemble in a folder was asked to be; None if the folder is empty or not there."""
+    """The options of the ensemble in a folder; None if a new one is to be started there."""
     if not (folder / FILE).is_file():
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise AnytimeError(f"{folder} is not empty and holds no ensemble: choose another --output")
+        if resume and not {"members", "data"} <= given.keys():
+            raise AnytimeError(
+                f"there is no ensemble in {folder} to resume: give the folder of one, or start one with --members and "
+                "--data"
+            )
         return None
     begun = read_run(folder)
     if not begun.get("ensemble"):
         raise AnytimeError(f"{folder} holds the run of one network, not of an ensemble: choose another --output")
-    if not any(path.is_dir() for path in folder.iterdir()):
-        return None  # nothing was trained: a wrong option, mended by now
     if not resume:
-        raise AnytimeError(f"{folder} holds an ensemble already: add --resume to go on, or choose another --output")
+        if not any(path.is_dir() for path in folder.iterdir()):
+            return None  # no training has begun there: started again with other options
+        raise AnytimeError(f"{folder} holds an ensemble already: add --resume to continue, or choose another --output")
     for name, value in given.items():
         if begun["asked"].get(name) != value:
             raise AnytimeError(
@@ -110,17 +117,26 @@ def _begun(folder: Path, given: dict[str, Any], resume: bool) -> dict[str, Any] 
 
 
 def _jobs(folder: Path, names: list[str], asked: dict[str, Any]) -> list[Job]:
-    """A training for each network that has none."""
+    """One training for each network that is not finished."""
     options = [word for name in sorted(asked.keys() - {"members", "model"}) for word in (f"--{name}", str(asked[name]))]
     return [
         Job(name, ["-m", "anytime", "train", "--model", name, *options, "--output", str(folder / name), "--resume"])
         for name in names
-        if not (folder / name / "model.safetensors").is_file()
+        if not _finished(folder / name)
     ]
 
 
+def _finished(folder: Path) -> bool:
+    """Whether a training has ended: its model can be loaded, with all its files whole and belonging together."""
+    try:
+        load(folder)
+    except AnytimeError:
+        return False
+    return True
+
+
 def _assemble(folder: Path, names: list[str], asked: dict[str, Any]) -> None:
-    """Put the trained networks together, choose the exits to offer, and measure."""
+    """Make an ensemble of the trained networks, choose the exits to offer, and evaluate it."""
     nets = [load(folder / name) for name in names]
     images = prepared(nets[0], folder / names[0], load_data(asked["data"], size=asked.get("size"), show=False))
     eann = EANN(nets, torch.empty(1, *images.shape, device="meta")).eval()
@@ -134,5 +150,5 @@ def _assemble(folder: Path, names: list[str], asked: dict[str, Any]) -> None:
     with drawing():
         held = {name: [(each.costs.macs, [error or 0.0 for error in each.errors])] for name, each in curves.items()}
         plot_held(held, folder / "curve.png", title)
-    print(f"{eann.exits} of {len(errors)} exits are offered: each has fewer errors on validation than all before it")
+    print(f"{eann.exits} of {len(errors)} exits are offered: each has fewer validation errors than all before it")
     say_where(folder)

@@ -1,4 +1,4 @@
-"""EANN: anytime networks of exponentially growing cost, one after the other (Sec. 4 of the paper)."""
+"""EANN: anytime networks of exponentially growing cost, one after another (Sec. 4 of the paper)."""
 
 from bisect import bisect_left
 from collections.abc import Generator, Iterable, Mapping, Sequence
@@ -22,16 +22,16 @@ from anytime.preprocessing import Preprocessing
 class EANN(AnytimeNetwork):
     """Networks that run in the order of their cost, as one anytime network.
 
-    A prediction is offered only if its exit was better on validation images than every one before it (``fit_order``).
-    Heads of exits that are not offered do not run, nor what a network has after its last offered exit, nor a network
-    that has none. Before ``fit_order`` all exits are offered.
+    A prediction is offered only if its exit was better on validation images than every exit before it (``fit_order``).
+    What is not needed for the offered exits does not run: other heads, stages after a network's last offered exit, and
+    networks without an offered exit. Before ``fit_order`` all exits are offered.
 
     Networks with one exit make a sequence of plain networks, the paper's baseline (Fig. 5b).
 
     Args:
         members: the networks, trained for the same task; they are shared, not copied.
-        example: an input, for the order of their costs. By default an image of the size the members are made for; with
-            networks that have none the order is as given until ``fit_order`` sees an input.
+        example: an input to count the costs with, which give the order. By default an image of the size that the
+            members are made for; networks without such a size keep the given order until ``fit_order`` sees an input.
 
     Examples:
         >>> import anytime
@@ -49,21 +49,21 @@ class EANN(AnytimeNetwork):
         nn.Module.__init__(self)
         given = [members] if isinstance(members, nn.Module) else list(members or ())
         if not given:
-            raise AnytimeError("an ensemble has at least one network: anytime.EANN([net1, net2])")
+            raise AnytimeError("an ensemble needs at least one network: anytime.EANN([net1, net2])")
         for member in given:
             if isinstance(member, EANN):
                 raise AnytimeError(
-                    "an ensemble of ensembles: give the networks themselves, anytime.EANN([*eann.members])"
+                    "a member is itself an ensemble: give the networks themselves, anytime.EANN([*eann.members])"
                 )
             if not isinstance(member, AnytimeNetwork):
                 raise AnytimeError(
-                    f"a {type(member).__name__} is no anytime network: anytime.create_model builds one, "
-                    "anytime.convert makes one of a model"
+                    f"a {type(member).__name__} is not an anytime network: anytime.create_model builds one, "
+                    "anytime.convert makes one from a model"
                 )
         if len({id(member) for member in given}) < len(given):
-            raise AnytimeError("the same network twice: the second time it could not be better")
+            raise AnytimeError("members has the same network twice: each must be another one")
         self.members = nn.ModuleList(given)
-        self._offered = self._all_exits(example)
+        self._set_offered(self._all_exits(example))
         configs = [member.config for member in self._networks]
         self.image_size = max((member.image_size or 0 for member in self._networks), default=0) or None
         if all(config and config.get("model") for config in configs):
@@ -84,22 +84,25 @@ class EANN(AnytimeNetwork):
 
     @offered.setter
     def offered(self, exits: Iterable[tuple[int, int]]) -> None:
-        pairs = [(int(member), int(exit)) for member, exit in exits]
+        self._set_offered([(int(member), int(exit)) for member, exit in exits])
+        self.forget()  # other stages run now
+
+    def _set_offered(self, pairs: list[tuple[int, int]]) -> None:
+        networks, by_member = self._networks, dict[int, list[int]]()
         for member, exit in pairs:
-            if not (0 <= member < len(self.members) and 0 <= exit < self._networks[member].exits):
-                raise AnytimeError(f"exit {exit} of network {member} is offered, and there is none")
-        members = dict.fromkeys(member for member, _ in pairs)
-        reached = [(member, exit) for member in members for exit in sorted({e for m, e in pairs if m == member})]
+            if not (0 <= member < len(networks) and 0 <= exit < networks[member].exits):
+                raise AnytimeError(f"offered: there is no exit {exit} of network {member}")
+            by_member.setdefault(member, []).append(exit)
+        reached = [(member, exit) for member, exits in by_member.items() for exit in sorted(set(exits))]
         if not pairs or pairs != reached:
             raise AnytimeError(
-                "offered are one exit or more, in the order in which they are reached, network by network"
+                "offered must be one or more (member, exit) in the order in which they are reached, network by network"
             )
-        self._offered = pairs
-        self.forget()  # other stages run now
+        self._offered, self._by_member = pairs, by_member
 
     @property
     def exits(self) -> int:
-        """How many exits are offered."""
+        """Number of offered exits."""
         return len(self.offered)
 
     @property
@@ -120,17 +123,17 @@ class EANN(AnytimeNetwork):
     @property
     def order(self) -> list[int]:
         """The members that run, cheapest first."""
-        return list(dict.fromkeys(member for member, _ in self.offered))
+        return list(self._by_member)
 
     @property
     def units(self) -> list[tuple[nn.Module, nn.Module | None]]:
         """The stages that run, each with its head; None where it has no exit, or one that is not offered."""
-        units: list[tuple[nn.Module, nn.Module | None]] = []
-        for member in self.order:
-            wanted = self.offered_by(member)
+        networks, units = self._networks, list[tuple[nn.Module, nn.Module | None]]()
+        for member, exits in self._by_member.items():
+            wanted = set(exits)
             units += [
                 (stage, head if exit in wanted else None)
-                for exit, (stage, head) in enumerate(self._networks[member].units[: wanted[-1] + 1])
+                for exit, (stage, head) in enumerate(networks[member].units[: exits[-1] + 1])
             ]
         return units
 
@@ -146,15 +149,15 @@ class EANN(AnytimeNetwork):
 
     @property
     def paused_because(self) -> str | None:
-        """Why a member cannot narrow its batch, if one cannot; see ``ConvertedNetwork``."""
+        """Why a member cannot drop samples from its batch, if one cannot; see ``ConvertedNetwork``."""
         return next((why for member in self.members if (why := getattr(member, "paused_because", None))), None)
 
     def walk(self, x: Any) -> Generator[ReachedExit | None, Tensor | None, None]:
-        """Run one stage of one network after the other; yields the offered exits, and None after other stages."""
-        members = [(member, self.offered_by(member)) for member in self.order]
-        for i, (member, wanted) in enumerate(members):
+        """Run one stage after another, network by network; yields the offered exits, and None after other stages."""
+        members = list(self._by_member.items())
+        for i, (member, exits) in enumerate(members):
             # A network may change its input in place; those after it need it as it was.
-            walk = self.walk_member(member, clone_tensors(x) if i + 1 < len(members) else x, wanted)
+            walk = self.walk_member(member, clone_tensors(x) if i + 1 < len(members) else x, exits)
             rows = None
             while True:
                 try:
@@ -166,34 +169,35 @@ class EANN(AnytimeNetwork):
                     x = self.take(x, rows)
 
     def walk_member(
-        self, member: int, x: Any, wanted: Sequence[int]
+        self, member: int, x: Any, exits: Sequence[int]
     ) -> Generator[ReachedExit | None, Tensor | None, None]:
-        """The part of the walk that one network makes, up to the last of its wanted exits."""
-        walk = self._networks[member].walk(x)
+        """Run one network up to the last of the given exits, its part of ``walk``."""
+        network, wanted = self.members[member], set(exits)
+        walk = network.walk(x)  # type: ignore[operator]
         reached = next(walk)
-        for exit in range(wanted[-1] + 1):
+        for exit in range(exits[-1] + 1):
             offered = reached if exit in wanted else None
-            if offered is not None and exit < wanted[-1] and exit + 1 not in wanted:
+            if offered is not None and exit < exits[-1] and exit + 1 not in wanted:
                 # It stays the latest exit while stages without one run, and these may change its state in place.
                 offered = offered.copy()
             rows = yield offered
-            if exit == wanted[-1]:
+            if exit == exits[-1]:
                 walk.close()
                 return
             reached = walk.send(rows)
 
     def offered_by(self, member: int) -> list[int]:
         """The exits of one network that are offered."""
-        return [exit for one, exit in self.offered if one == member]
+        return self._by_member.get(member, [])
 
     def fit_order(self, validation: Iterable[tuple[Any, Tensor]]) -> list[float]:
         """Find on held-out data which exits to offer: those with fewer errors than all before them.
 
-        So the errors of the offered ones fall strictly, and the last of them is the best of all exits. ``save`` keeps
-        them with the model.
+        So the errors of the offered exits decrease strictly, and the last of them is the best of all exits. ``save``
+        writes them with the model.
 
         Args:
-            validation: batches of inputs and labels, gone through once; e.g. ``data.batches(data.validation)``.
+            validation: batches of inputs and labels, iterated once; e.g. ``data.batches(data.validation)``.
 
         Returns:
             The error of every exit of every network, in the order of the networks' costs.
@@ -213,14 +217,14 @@ class EANN(AnytimeNetwork):
         return errors
 
     def offer(self, errors: Mapping[tuple[int, int], float]) -> None:
-        """What ``fit_order`` does once the errors are known.
+        """Choose the exits to offer by their errors, as ``fit_order`` does once it knows them.
 
         Args:
             errors: of each (member, exit), in the order in which they are reached.
         """
         best, offered = inf, []
         if not errors or any(error != error for error in errors.values()):
-            raise AnytimeError("there are no errors to order the exits by: validation needs at least one sample")
+            raise AnytimeError("no errors to order the exits by: validation needs at least one sample")
         for exit, error in errors.items():
             if error < best:
                 best = error
@@ -228,20 +232,22 @@ class EANN(AnytimeNetwork):
         self.offered = offered
 
     def _all_exits(self, example: Any) -> list[tuple[int, int]]:
-        members = list(range(len(self.members)))
+        """All exits of all networks, the cheapest network first."""
+        networks = self._networks
+        members = list(range(len(networks)))
         if example is None:
-            example = _image_for(self._networks)
+            example = _image_for(networks)
         if example is not None and len(members) > 1:
-            spent = [costs(member, example).macs[-1] for member in self._networks]
+            spent = [costs(network, example).macs[-1] for network in networks]
             members.sort(key=spent.__getitem__)
-        return [(member, exit) for member in members for exit in range(self._networks[member].exits)]
+        return [(member, exit) for member in members for exit in range(networks[member].exits)]
 
     def get_extra_state(self) -> Tensor:
         """The offered exits, for ``state_dict``."""
         return torch.tensor(self._offered, dtype=torch.int64, device="cpu").view(-1, 2)
 
     def set_extra_state(self, state: Tensor) -> None:
-        """What ``get_extra_state`` gave; refuses exits that these networks do not have."""
+        """Set the offered exits from ``state_dict``; raises if these networks do not have them."""
         self.offered = state.tolist()
 
     @staticmethod
@@ -252,9 +258,9 @@ class EANN(AnytimeNetwork):
         1/base of the next: then the depths at which the next is not yet good are covered (Sec. 4).
 
         Args:
-            smallest: the last one that may be added, e.g. ``resann-7-32`` or ``resann26``.
-            largest: of the same family, e.g. ``resann-25-32`` or ``resann101``.
-            base: b, above 1.
+            smallest: the smallest network that may be planned, e.g. ``resann-7-32`` or ``resann26``.
+            largest: the largest one, of the same family, e.g. ``resann-25-32`` or ``resann101``.
+            base: b, a number above 1.
 
         Examples:
             >>> EANN.plan("resann-7-32", "resann-25-32")
@@ -263,7 +269,7 @@ class EANN(AnytimeNetwork):
             ['resann26', 'resann50', 'resann101']
         """
         if not base > 1:
-            raise AnytimeError(f"base={base}: networks grow, so it is a number above 1")
+            raise AnytimeError(f"base={base} must be a number above 1")
         family = resann.between(smallest, largest)  # cheapest first
         cost = cache(_cost_of)
         planned = [len(family) - 1]
@@ -275,7 +281,7 @@ class EANN(AnytimeNetwork):
 
 
 NAME = "eann"
-"""How ``config.json`` names an ensemble."""
+"""The name of an ensemble in ``config.json``."""
 
 
 def _one_sample(x: Any) -> Any:
@@ -283,7 +289,7 @@ def _one_sample(x: Any) -> Any:
 
 
 def _image_for(members: list[AnytimeNetwork]) -> Tensor | None:
-    """An image, without pixels, that networks for images take; None of other networks."""
+    """An image on the meta device that these networks take; None if they do not take images."""
     size = max((member.image_size or 0 for member in members), default=0)
     first = next((module for module in members[0].modules() if isinstance(module, nn.Conv2d)), None)
     if not size or first is None:

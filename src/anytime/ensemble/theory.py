@@ -1,14 +1,14 @@
-"""What an ensemble of exponentially growing networks costs more than the one network that knew the budget (Sec. 4).
+"""How much more an ensemble of exponentially growing networks costs than one network made for the budget (Sec. 4).
 
-Networks cost 1, b, b², …, and run one after the other. A budget B is spent in the network of cost bⁿ once the n before
-it are done: z = B − (bⁿ − 1)/(b − 1) of it has been computed. The answer there is as good as the best network of cost
-B′, and **C = B/B′** is the inflation: how many times cheaper that network would have been.
+Networks cost 1, b, b², …, and run one after another. A budget B ends in the network of cost bⁿ if the n networks
+before it are finished: z = B − (bⁿ − 1)/(b − 1) of its cost has been spent. The answer at that moment is as good as
+that of the best network of cost B′; **C = B/B′** is the inflation: how many times cheaper that network is.
 
-- EANN: a network that is anytime is assumed to be near-optimal at depths above 1/b of its own. So B′ = bⁿ⁻¹ while
-  z ≤ bⁿ⁻¹ (the answer is that of the network before), and B′ = z after.
-- Plain networks answer at their ends only: B′ = bⁿ⁻¹ throughout.
+- EANN: an anytime network is assumed to be near-optimal at depths above 1/b of its own. So B′ = bⁿ⁻¹ while z ≤ bⁿ⁻¹
+  (the answer is that of the network before), and B′ = z after.
+- Plain networks answer only at their ends: B′ = bⁿ⁻¹ throughout.
 
-With M workers that take the networks first in, first out, those of one worker grow by bᴹ, which takes b's place.
+With M workers that take the networks first in, first out, those of one worker grow by bᴹ, which replaces b.
 """
 
 from math import ceil, log
@@ -16,10 +16,10 @@ from math import ceil, log
 import torch
 from torch import Tensor
 
-from anytime.errors import AnytimeError
+from anytime.errors import AnytimeError, check_integer
 
 LARGEST = 1e100
-"""Of bases and budgets: beyond it numbers lose their sense."""
+"""Upper limit of bases and budgets, far below the overflow of floats."""
 
 
 def inflation(budget: float, base: float, workers: int = 1, plain: bool = False) -> float:
@@ -27,19 +27,19 @@ def inflation(budget: float, base: float, workers: int = 1, plain: bool = False)
 
     Args:
         budget: B, above 0.
-        base: b, by which each network costs more than the one before; above 1.
-        workers: M; b is then bᴹ.
-        plain: of networks that answer at their ends only.
+        base: b, the ratio of the costs of two consecutive networks; above 1.
+        workers: M; bᴹ replaces b.
+        plain: for networks that answer only at their ends.
 
     Examples:
-        >>> inflation(1.0, base=2), inflation(4.999, base=2)        # 1 + 2 are done, and just not half of the third
+        >>> inflation(1.0, base=2), inflation(4.999, base=2)        # 1 + 2 are finished, and almost half of the third
         (1.0, 2.4995)
-        >>> round(inflation(6.0, base=2), 3)                        # 3 of the third's 4
+        >>> round(inflation(6.0, base=2), 3)                        # 3 of the third network's 4
         2.0
     """
     b = _effective(base, workers)
     if not 0 < budget <= LARGEST:
-        raise AnytimeError(f"budget={budget}: it is a number above 0, in units of the first network's cost")
+        raise AnytimeError(f"budget={budget} must be a finite number above 0, in units of the first network's cost")
     return _inflation(torch.tensor([budget], dtype=torch.float64), b, plain).item()
 
 
@@ -72,14 +72,14 @@ def expected_inflation(base: float, workers: int = 1, plain: bool = False) -> fl
 def simulate_inflation(
     base: float, workers: int = 1, plain: bool = False, networks: int | None = None, budgets: int = 200_000
 ) -> tuple[float, float]:
-    """The largest C and the mean C over budgets spread evenly up to the end of so many networks.
+    """The largest C and the mean C over evenly spaced budgets up to the end of the last network.
 
     Args:
         base: b.
-        workers: M; b is then bᴹ.
-        plain: of networks that answer at their ends only.
-        networks: how many; by default enough for the last to be 10⁵ times as large as the first.
-        budgets: how many are tried in each of the networks.
+        workers: M; bᴹ replaces b.
+        plain: for networks that answer only at their ends.
+        networks: number of networks; by default the last costs at least 10⁵ times as much as the first.
+        budgets: number of budgets within each network.
 
     Examples:
         >>> largest, mean = simulate_inflation(2)
@@ -87,15 +87,15 @@ def simulate_inflation(
         (True, True)
     """
     b = _effective(base, workers)
-    if budgets < 1 or (networks is not None and networks < 1):
-        raise AnytimeError(f"networks={networks}, budgets={budgets}: both are whole numbers from 1")
+    budgets = check_integer("budgets", budgets)
     if networks is None:
         networks = max(3, ceil(5 * log(10) / log(b)) + 1)
+    networks = check_integer("networks", networks)
     largest = total = done = 0.0
     for n in range(networks):
         cost = b**n
         z = (torch.arange(budgets, dtype=torch.float64) + 0.5) / budgets
-        if n:  # the worst moments: the end of the reuse, and that of the network
+        if n:  # the worst moments: where this network becomes better than the one before, and its end
             z = torch.cat([z, torch.tensor([1.0 if plain else 1 / b], dtype=torch.float64)])
         values = _inflation(done + z * cost, b, plain)
         largest = max(largest, values.max().item())
@@ -106,16 +106,15 @@ def simulate_inflation(
 
 def _effective(base: float, workers: int) -> float:
     if not 1 < base <= LARGEST:
-        raise AnytimeError(f"base={base}: networks grow, so it is a number above 1")
-    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
-        raise AnytimeError(f"workers={workers!r}: it is a whole number from 1")
+        raise AnytimeError(f"base={base} must be a number above 1 and at most {LARGEST:g}")
+    workers = check_integer("workers", workers)
     if log(base) * workers > log(LARGEST):
-        raise AnytimeError(f"base {base} with {workers} workers: too large a number")
+        raise AnytimeError(f"base={base} to the power of workers={workers} must be at most {LARGEST:g}")
     return base**workers
 
 
 def _inflation(budgets: Tensor, b: float, plain: bool) -> Tensor:
-    # The network that is running, n: the ends of the networks are at (bⁿ⁺¹ − 1)/(b − 1).
+    # n is the network that runs at that budget: network n ends at (bⁿ⁺¹ − 1)/(b − 1).
     n = (torch.log1p(budgets * (b - 1)) / log(b) - 1e-12).floor().clamp(min=0)
     before = (b**n - 1) / (b - 1)
     last, z = b ** (n - 1), budgets - before
@@ -124,15 +123,14 @@ def _inflation(budgets: Tensor, b: float, plain: bool) -> Tensor:
 
 
 def schedule(base: float, workers: int, networks: int) -> list[tuple[float, float]]:
-    """When each network of cost 1, b, b², … begins and ends on so many workers, first in, first out.
+    """Begin and end of each network of cost 1, b, b², … on ``workers`` workers, first in, first out.
 
     Examples:
         >>> schedule(2, workers=2, networks=3)
         [(0.0, 1.0), (0.0, 2.0), (1.0, 5.0)]
     """
     _effective(base, workers)
-    if networks < 1:
-        raise AnytimeError(f"networks={networks}: it is a whole number from 1")
+    networks = check_integer("networks", networks)
     free = [0.0] * workers
     times = []
     for n in range(networks):

@@ -1,4 +1,4 @@
-"""Trainings side by side: several processes on this machine, or tasks on a Ray cluster."""
+"""Several trainings at the same time: as processes of this machine, or as tasks of a Ray cluster."""
 
 import os
 import queue
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from anytime.distributed import cores
-from anytime.errors import AnytimeError, require
+from anytime.errors import AnytimeError, check_integer, require
 
 WATCH = "ANYTIME_STOP_WITH_PARENT"
 
@@ -25,9 +25,9 @@ class Job:
     """A Python process.
 
     Args:
-        name: what people see.
-        arguments: after ``python``, e.g. ``["-m", "anytime", "train", …]``. It must be one that goes on where it was
-            when it is started again.
+        name: shown before each line of its output.
+        arguments: what follows ``python -P``, e.g. ``["-m", "anytime", "train", …]``; ``-P`` keeps modules in the
+            current folder from being imported. Started again, the process must continue where it was.
     """
 
     name: str
@@ -35,19 +35,18 @@ class Job:
 
 
 def run_jobs(jobs: Sequence[Job], at_once: int = 1, cluster: bool = False) -> None:
-    """Run all of them, so many at once; raises with what they said if some failed, after the others have ended.
+    """Run all jobs; raises with the last line of those that failed, after the others have ended.
 
-    Each has its share of this machine's processor cores, and where there are GPUs one of them. Their output goes to
-    standard error, a line at a time, with their names. They end when this process does, however that ends.
+    Each has its share of this machine's CPU cores, and one GPU where there are some. Their output goes to standard
+    error line by line, with their names. They end when this process ends, in whatever way.
 
     Args:
         jobs: what to run, in this order.
-        at_once: how many at the same time.
+        at_once: number of jobs that run at the same time.
         cluster: run them as tasks of a Ray cluster, each with a GPU if the cluster has some; folders that they write
             to must be shared among its machines.
     """
-    if isinstance(at_once, bool) or at_once < 1:
-        raise AnytimeError(f"{at_once} jobs at once: it is a whole number from 1")
+    at_once = check_integer("at_once", at_once)
     if not jobs:
         return
     run, at_once = (_on_ray(), len(jobs)) if cluster else (_locally(at_once), min(at_once, len(jobs)))
@@ -67,7 +66,7 @@ def run_jobs(jobs: Sequence[Job], at_once: int = 1, cluster: bool = False) -> No
         try:
             for future in waiting:
                 future.result()
-        except BaseException:  # Ctrl-C: they hear of it, save where they are and end
+        except BaseException:  # Ctrl-C: they receive SIGTERM, write a checkpoint and end
             stopped.set()
             raise
     if failed:
@@ -78,7 +77,7 @@ Runner = Callable[[Sequence[str], Callable[[str], object], threading.Event], tup
 
 
 def _locally(at_once: int) -> Runner:
-    """Gives each job its cores, and one GPU after the other where there are some."""
+    """Run jobs on this machine, each with its share of the cores, and with one of the GPUs where there are several."""
     gpus = torch.cuda.device_count()
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     names = visible.split(",") if visible else [str(number) for number in range(gpus)]
@@ -105,10 +104,10 @@ def run_process(
     stopped: threading.Event,
     environment: dict[str, str] | None = None,
 ) -> tuple[int, str]:
-    """Run one, tell every line of its output; its exit code and its last line."""
+    """Run one job and pass on each line of its output; returns its exit code and its last line."""
     process = subprocess.Popen(
-        [sys.executable, *arguments],
-        stdin=subprocess.PIPE,  # what it watches: it closes when this process ends
+        [sys.executable, "-P", *arguments],
+        stdin=subprocess.PIPE,  # closed when this process ends, which the job watches
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
@@ -142,42 +141,44 @@ def _on_ray() -> Runner:
     ray = require("ray", "cluster")
     if not ray.is_initialized():
         ray.init(include_dashboard=False, log_to_driver=False)
+    # By value: Ray puts the current folder first on the path of its workers, so that importing this module there would
+    # import torch.py from that folder.
+    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
     gpus = 1 if ray.cluster_resources().get("GPU") else 0
-
-    def task(arguments: Sequence[str], folder: str) -> tuple[int, str, list[str]]:
-        os.chdir(folder)
-        lines: list[str] = []
-        code, last = run_process(arguments, lines.append, threading.Event(), {} if gpus else {"OMP_NUM_THREADS": "1"})
-        return code, last, lines
-
-    remote: Any = ray.remote(num_cpus=1, num_gpus=gpus)(task)
+    remote: Any = ray.remote(num_cpus=1, num_gpus=gpus)(_task)
 
     def run(arguments: Sequence[str], say: Callable[[str], object], stopped: threading.Event) -> tuple[int, str]:
-        reference = remote.remote(list(arguments), os.getcwd())
-        while True:
+        threads = {} if gpus else {"OMP_NUM_THREADS": "1"}
+        reference = remote.remote(list(arguments), os.getcwd(), threads)
+        while not ray.wait([reference], timeout=0.5)[0]:
             if stopped.is_set():
                 ray.cancel(reference, force=True)
                 return 130, "stopped"
-            done, _ = ray.wait([reference], timeout=0.5)
-            if done:
-                try:
-                    code, last, lines = ray.get(reference)
-                except ray.exceptions.RayError as error:  # its worker or its host is gone
-                    return 1, str(error).strip().splitlines()[0]
-                for line in lines:
-                    say(line)
-                return code, last
+        try:
+            code, last, lines = ray.get(reference)
+        except ray.exceptions.RayError as error:  # its worker or its machine is gone
+            return 1, str(error).strip().splitlines()[0]
+        for line in lines:
+            say(line)
+        return code, last
 
     return run
 
 
+def _task(arguments: list[str], folder: str, environment: dict[str, str]) -> tuple[int, str, list[str]]:
+    os.chdir(folder)
+    lines: list[str] = []
+    code, last = run_process(arguments, lines.append, threading.Event(), environment)
+    return code, last, lines
+
+
 def stop_with_parent() -> None:
-    """In a job: end as Ctrl-C ends it once the process that started it is gone."""
+    """In a job: receive SIGTERM once the process that started it is gone."""
     if os.environ.pop(WATCH, None) is None:
         return
 
     def watch() -> None:
-        while os.read(0, 1):  # not sys.stdin: a thread that waits in it would upset the interpreter's end
+        while os.read(0, 1):  # not sys.stdin: a thread that waits in it can crash the interpreter at its end
             pass
         os.kill(os.getpid(), signal.SIGTERM)
 
