@@ -4,11 +4,12 @@ import importlib
 import re
 import shlex
 import warnings
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from anytime import cli
+from anytime import UnfinishedError, cli
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -23,7 +24,11 @@ def blocks(language):
 @pytest.mark.parametrize(("page", "code"), list(blocks("python")))
 def test_python_block(page, code, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    exec(compile(code, str(page), "exec"), {"__name__": "__main__"})
+    for _ in range(50):
+        with suppress(UnfinishedError):  # a busy machine may miss a deadline of milliseconds
+            exec(compile(code, str(page), "exec"), {"__name__": "__main__"})
+            return
+    pytest.fail("no deadline was kept in 50 tries")
 
 
 @pytest.mark.parametrize(("page", "code"), list(blocks("sh")))

@@ -48,7 +48,7 @@ def explained(net: Any, x: Any) -> Iterator[None]:
             given = f"the input is {_name(leaf)}, the network's weights are {_name(weight)}"
             if leaf.dtype == torch.uint8:
                 raise AnytimeError(
-                    f"{given}: convert pixels to floats and normalize them as in training, e.g. data.normalize(pixels)"
+                    f"{given}: normalize pixels as in training first: net.preprocess(pixels), or data.normalize(pixels)"
                 ) from error
             if leaf.is_floating_point():
                 raise AnytimeError(f"{given}: convert it with x.to(torch.{_name(weight)})") from error
