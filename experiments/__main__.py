@@ -102,8 +102,7 @@ def train(runs: list[Run], at_once: int, records: Path, options: argparse.Namesp
     output = (options.output or Path("runs", options.preset)).resolve()
     places = [str(options.data.resolve()) if options.data else "", str(output), str(records.resolve())]
     script = str(Path(__file__).resolve().with_name("runner.py"))
-    # -P: no code is imported from the folder in which this happens to be started.
-    jobs = [Job(run.name, ["-P", script, json.dumps(asdict(run)), *places, str(options.compile)]) for run in runs]
+    jobs = [Job(run.name, [script, json.dumps(asdict(run)), *places, str(options.compile)]) for run in runs]
     run_jobs(jobs, at_once, options.cluster)
 
 
