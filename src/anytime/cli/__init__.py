@@ -1,6 +1,5 @@
 """The command line: one file for each group of commands."""
 
-import os
 import sys
 from typing import NoReturn
 
@@ -22,12 +21,8 @@ def main() -> NoReturn:
     stop_with_parent()
     try:
         status = app(standalone_mode=False, prog_name="anytime")
-        sys.stdout.flush()
     except KeyboardInterrupt:
         status = 130
-    except BrokenPipeError:  # whatever reads the output has ended, as in `anytime models | head -1`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        status = 1
     except Exception as error:
         message = _explain(error)
         if message is None:
