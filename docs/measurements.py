@@ -80,3 +80,14 @@ ROWS = [
     ("import_time", "import anytime / import torch", "import_time", "`import anytime` / `import torch`"),
 ]  # fmt: skip
 """Of the table of PERFORMANCE.md: record, figure, verdict, what is compared."""
+
+DEADLINES = [
+    ("wrong or missing answers", "deadlines_valid", lambda f: f"{f['wrong']:.0f} of 10,000"),
+    ("refused although the first exit, run right after, was fast enough", "deadlines_refused_wrongly", lambda f: f"{f['refused_wrongly']:.0f} of {f['refused']:.0f}"),
+    ("overrun, median (negative: before the deadline)", "deadlines_p50_ms", lambda f: f"{f['overrun_p50_ms']:.2f} ms"),
+    ("overrun, 99 %, against the longest stage and 5 ms", "deadlines_p99_over_stage_plus_5ms", lambda f: f"{f['overrun_p99_ms']:.2f} ms"),
+    ("overrun, largest", None, lambda f: f"{f['overrun_largest_ms']:.1f} ms"),
+    ("the deepest exit that fits or the one before, at the pace of that very prediction", "deadlines_deepest_at_its_pace", None),
+    ("the same by the profile's medians", "deadlines_deepest_by_profile", None),
+]  # fmt: skip
+"""Of the second table of PERFORMANCE.md: what, its verdict, how its facts are shown."""
