@@ -99,30 +99,19 @@ def percent(value: float, digits: int = 1) -> str:
     return f"{100 * value:.{digits}f}"
 
 
-def demo() -> str:
-    """What the demo gives, in one table."""
-    found = results("demo")
-    macs, budgets = found["macs"], found["budgets"]
+def gains() -> str:
+    """What a network reaches at parts of its cost, with all samples stopping alike and with easy ones leaving early."""
+    found = results("budgets")
+    full = found["macs"][-1]
     lines = [
         "| of the network's cost | test error, all images stop alike | test error, easy images leave early |",
         "|---:|---:|---:|",
     ]
-    for fraction in ("0.25", "0.5", "0.75", "1.0"):
-        alike = found["fractions"][fraction]
-        early = min(budgets, key=lambda point: abs(point["cost"] / macs[-1] - float(fraction)))
+    for fraction, alike in found["fractions"].items():
+        early = min(found["budgets"]["common"], key=lambda p: abs(p["budget"] / full - float(fraction)))
         lines.append(
             f"| {float(fraction):.0%} | {percent(alike['error'])} % (exit {alike['exit']}, {alike['fraction_used']:.0%}) "
-            f"| {percent(early['error'])} % ({early['cost'] / macs[-1]:.0%} on average) |"
-        )
-    return "\n" + "\n".join(lines) + "\n"
-
-
-def deadlines() -> str:
-    """How the demo keeps its deadlines."""
-    lines = ["| deadline for 500 images | in time | median exit of 9 | test error |", "|---:|---:|---:|---:|"]
-    for each in results("demo")["deadlines"]:
-        lines.append(
-            f"| {each['milliseconds']:.0f} ms | {each['in_time']:.0%} | {each['exit']:g} | {percent(each['error'])} % |"
+            f"| {percent(early['error'])} % ({early['cost'] / full:.0%} on average) |"
         )
     return "\n" + "\n".join(lines) + "\n"
 
@@ -148,17 +137,6 @@ def convert() -> str:
     return "\n" + "\n".join(lines) + "\n"
 
 
-def weights() -> str:
-    """The rows of the report's table of increases over OPT for one data set, and the paper's."""
-    report = (DOCS / "REPRODUCTION.md").read_text(encoding="utf-8")
-    table = next(table for table in re.findall(r"(?:^\|.*\|\n)+", report, re.M) if "| the paper, CONST" in table)
-    header, line, *rows = table.splitlines()
-    chosen = [row for row in rows if re.match(r"\| (svhn|the paper), ", row)]
-    if not chosen[0].startswith("| svhn"):
-        raise SystemExit("REPRODUCTION.md has no result on svhn: python -m experiments run table_weights")
-    return "\n" + "\n".join([header, line, *chosen]) + "\n"
-
-
 def left_early(share: float) -> Figure:
     """The error when easy samples leave early, for the budget nearest to a part of the cost."""
 
@@ -176,9 +154,7 @@ def shares(record: str) -> Figure:
 
 
 FIGURES: dict[str, Figure] = {
-    "demo": demo,
-    "demo_deadlines": deadlines,
-    "weights": weights,
+    "gains": gains,
     "performance": performance,
     "deadline_table": deadline_table,
     "exit_tax_percent": lambda: f"{100 * results('exit_tax')['verdicts']['exit_tax']['ratio'] - 100:.0f}",

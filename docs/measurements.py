@@ -46,7 +46,6 @@ MEASUREMENTS = {
     "early_exit": benchmark("early_exit", INFERENCE, "runs/cifar10-resann-5-16"),  # docs/early-exit.md trains it
     "eann_parallel": benchmark("eann_parallel", TEAM, "30"),
     "eann_parallel_ray": benchmark("eann_parallel", TEAM, "30 --ray"),
-    "demo": Measurement("anytime demo", TRAINING),
     "budgets": Measurement("anytime evaluate runs/cifar10-resann-5-16 --budgets", INFERENCE),
     **{
         f"convert_{name}_{scheme}": Measurement(
