@@ -4,6 +4,7 @@ from torch import nn
 
 import anytime
 from anytime.cost import Costs
+from anytime.evaluation import collect
 
 
 class Says(nn.Module):
@@ -28,6 +29,32 @@ def test_errors_and_losses_are_those_of_each_exit():
     expected = nn.functional.cross_entropy(torch.eye(3)[[1] * 7], labels).item()
     assert curve.losses[1] == pytest.approx(expected, rel=1e-6)
     assert anytime.evaluate(net, data, only=[-1]).errors == [None, None, pytest.approx(6 / 7)]
+
+
+def test_an_exit_that_is_not_there_is_refused():
+    images = anytime.Images(torch.zeros(2, 1, 2, 2, dtype=torch.uint8), torch.tensor([0, 1]))
+    net = anytime.AnytimeNetwork([nn.Conv2d(1, 1, 1)] * 2, [Says(0), Says(1)])
+    for exit in (2, -3):
+        with pytest.raises(IndexError, match=f"no exit {exit}: this network has 2"):
+            anytime.evaluate(net, anytime.Data(images, test=images), only=[exit])
+
+
+def test_every_module_keeps_its_own_mode():
+    """A part that is frozen in eval mode stays so, whatever runs the network in eval mode for a while."""
+    images = anytime.Images(torch.zeros(2, 1, 8, 8, dtype=torch.uint8), torch.tensor([0, 1]))
+    data = anytime.Data(images, test=images)
+    net = anytime.create_model("resann-1-4", num_classes=2, in_channels=1).train()
+    net.stages[0].eval()
+    modes = [module.training for module in net.modules()]
+    x = torch.zeros(1, 1, 8, 8)
+    for use in (
+        lambda: anytime.evaluate(net, data),
+        lambda: collect(net, data.batches(data.test)),
+        lambda: anytime.costs(net, x),
+        lambda: anytime.profile(net, x, repeats=1, warmup=0),
+    ):
+        use()
+        assert [module.training for module in net.modules()] == modes
 
 
 def test_increase_over_opt():

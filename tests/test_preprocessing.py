@@ -1,6 +1,7 @@
 """How images become what a network sees, and that it travels with the model."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -52,6 +53,21 @@ def test_images_of_other_classes_are_refused(trained):
     letters = anytime.Data(data.train, test=data.test, classes=list("abcdefghij"), name="letters")
     with pytest.raises(anytime.AnytimeError, match=r"trained for 10 classes \(0, 1, 2, …\).*10 classes \(a, b, c, …\)"):
         anytime.evaluate(net, letters)
+
+
+def test_classes_without_names_fit_all_data(trained):
+    net, data, folder = trained
+    unnamed = anytime.load(folder)
+    unnamed.preprocessing = replace(net.preprocessing, classes=())
+    assert anytime.evaluate(unnamed, data) == anytime.evaluate(net, data)
+
+
+def test_a_refused_training_changes_nothing(trained):
+    _, data, folder = trained
+    net = anytime.create_model("resann-1-4", in_channels=1)
+    with pytest.raises(anytime.AnytimeError, match="holds a run already"):
+        anytime.fit(net, data, epochs=1, output=folder, show=False)
+    assert net.preprocessing is None
 
 
 def test_an_ensemble_has_what_its_members_share():

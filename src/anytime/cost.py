@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
-from anytime.network import AnytimeNetwork, tensors_of
+from anytime.network import AnytimeNetwork, eval_mode, tensors_of
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -123,19 +123,14 @@ def _real(leaf: Any, net: AnytimeNetwork) -> Any:
 
 def _counted(net: AnytimeNetwork, example: Any, params: list[int] | None = None) -> Costs:
     macs, heads = [], []
-    was_training = net.training
-    net.eval()
-    try:
-        with torch.no_grad(), counting() as counter:
-            for head in net.walk(example):
-                if head is None:
-                    continue
-                before = counter.get_total_flops()
-                head()
-                macs.append(counter.get_total_flops() // 2)
-                heads.append(macs[-1] - before // 2)
-    finally:
-        net.train(was_training)
+    with eval_mode(net), torch.no_grad(), counting() as counter:
+        for head in net.walk(example):
+            if head is None:
+                continue
+            before = counter.get_total_flops()
+            head()
+            macs.append(counter.get_total_flops() // 2)
+            heads.append(macs[-1] - before // 2)
     return Costs(macs, params or _params(net), heads)
 
 
@@ -146,12 +141,12 @@ def shapes(example: Any) -> Any:
 
 def on_meta(net: M) -> M:
     """A copy on the meta device, without hooks."""
-    shapes: dict[int, Any] = {}
+    memo: dict[int, Any] = {}
     for parameter in net.parameters():
-        shapes[id(parameter)] = nn.Parameter(torch.empty_like(parameter, device="meta"), requires_grad=False)
+        memo[id(parameter)] = nn.Parameter(torch.empty_like(parameter, device="meta"), requires_grad=False)
     for buffer in net.buffers():
-        shapes[id(buffer)] = torch.empty_like(buffer, device="meta")
-    twin = copy.deepcopy(net, shapes)
+        memo[id(buffer)] = torch.empty_like(buffer, device="meta")
+    twin = copy.deepcopy(net, memo)
     for module in twin.modules():  # hooks that users registered are not meant for the copy
         for hooks in (module._forward_pre_hooks, module._forward_hooks, module._backward_hooks):
             hooks.clear()

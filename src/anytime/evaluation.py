@@ -14,7 +14,7 @@ from anytime.data.dataset import Data
 from anytime.data.images import Images, Take
 from anytime.data.stream import Stream
 from anytime.errors import AnytimeError
-from anytime.network import AnytimeNetwork
+from anytime.network import AnytimeNetwork, eval_mode
 
 FRACTIONS = (0.25, 0.5, 0.75, 1.0)
 """The parts of the total cost at which the paper compares (Table a)."""
@@ -22,7 +22,7 @@ FRACTIONS = (0.25, 0.5, 0.75, 1.0)
 
 @dataclass(frozen=True)
 class Curve:
-    """How good each exit is and what it costs; one entry an exit, shallow to deep.
+    """How good each exit is and what it costs; one entry per exit, shallow to deep.
 
     ``errors`` and ``losses`` are None at exits that were not evaluated.
     """
@@ -113,7 +113,7 @@ def evaluate(
     if images is None or not len(images):
         raise AnytimeError(f"data {data.name!r} has no test images: pass some as evaluate(net, data, images)")
     data = data.matching(net.preprocessing)
-    exits = list(range(net.exits)) if only is None else sorted({i % net.exits for i in only})
+    exits = sorted(net.exit_indices(only))
     loss, error = measure(net, data, images, exits, batch_size, shared)
     losses, errors = spread_out(loss, exits, net.exits), spread_out(error, exits, net.exits)
     return Curve(errors, losses, costs(net, torch.empty(1, *data.shape, device="meta")), len(images))
@@ -131,16 +131,12 @@ def measure(
     """Mean loss and share of wrong answers of the given exits; ``shared``: among all ranks, each of which calls."""
     device = next(net.parameters()).device
     sums: list[Tensor] = []
-    was_training = net.training
-    net.eval()
-    try:
-        takes = [Take(indices) for indices in torch.arange(len(images)).split(batch_size)]
+    takes = [Take(indices) for indices in torch.arange(len(images)).split(batch_size)]
+    with eval_mode(net):
         for batch in images.batches(takes[distributed.mine() :: distributed.count()] if shared else takes):
             labels = batch.labels.to(device)
             logits = stacked(net(data.normalize(batch.pixels.to(device)), exits), data)
             sums.append(torch.stack([exit_losses(logits, labels) * len(labels), wrong_answers(logits, labels)]))
-    finally:
-        net.train(was_training)
     # Added up on the CPU, one batch after the other: in double precision, which not every device has.
     losses = torch.zeros(len(exits), dtype=torch.float64)
     wrong = torch.zeros(len(exits), dtype=torch.int64)
@@ -217,12 +213,8 @@ def collect(net: AnytimeNetwork, batches: Iterable[tuple[Any, Tensor]]) -> Outpu
         net: the network; it runs in eval mode and is left in the mode it had.
         batches: a ``DataLoader``, ``data.batches(data.validation)`` or the like.
     """
-    was_training = net.training
-    net.eval()
-    try:
+    with eval_mode(net):
         pairs = [_outputs(net, batch) for batch in batches]
-    finally:
-        net.train(was_training)
     if not pairs:
         raise AnytimeError("there are no batches: give some of (inputs, labels)")
     return Outputs(torch.cat([logits for logits, _ in pairs], 1), torch.cat([labels for _, labels in pairs]))

@@ -1,6 +1,7 @@
 """AnytimeNetwork: stages in a row, an exit after each."""
 
 from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -126,8 +127,7 @@ class AnytimeNetwork(nn.Module):
             only: the exits wanted, e.g. ``[2, 8]`` or ``[-1]``; the heads of the others do not run, nor any
                 stage past the last of them. Default: all.
         """
-        wanted = self._wanted(only)
-        return self._steps(x, wanted)
+        return self._steps(x, self.exit_indices(only))
 
     def _steps(self, x: Any, wanted: frozenset[int]) -> Iterator[Step]:
         exits = (head for head in self.walk(x) if head is not None)
@@ -174,7 +174,8 @@ class AnytimeNetwork(nn.Module):
         """The state of some samples of the batch: those rows of every tensor in it."""
         return tree_map(lambda leaf: select_rows(leaf, rows) if isinstance(leaf, Tensor) else leaf, state)
 
-    def _wanted(self, only: Iterable[int] | None) -> frozenset[int]:
+    def exit_indices(self, only: Iterable[int] | None) -> frozenset[int]:
+        """The exits in ``only``, each counted from 0; all of them for None. Raises ``IndexError`` if there is no such exit."""
         if only is None:
             return frozenset(range(self.exits))
         only = list(only)
@@ -185,6 +186,18 @@ class AnytimeNetwork(nn.Module):
                     f"(or -{self.exits} to -1 from the end)"
                 )
         return frozenset(i % self.exits for i in only)
+
+
+@contextmanager
+def eval_mode(net: nn.Module) -> Iterator[None]:
+    """A context in which a network is in eval mode; afterwards each of its modules has its own mode back."""
+    before = [(module, module.training) for module in net.modules()]
+    net.eval()
+    try:
+        yield
+    finally:
+        for module, training in before:
+            module.training = training
 
 
 def clone_tensors(state: Any) -> Any:

@@ -93,9 +93,10 @@ class Data:
         """
         if preprocessing is None:
             return self
-        if list(preprocessing.classes) != self.classes or preprocessing.channels != self.shape[0]:
+        classes = list(preprocessing.classes) or self.classes  # none: their names are not known
+        if classes != self.classes or preprocessing.channels != self.shape[0]:
             raise AnytimeError(
-                f"the network was trained for {_some(preprocessing.classes)} and images of {preprocessing.channels} "
+                f"the network was trained for {_some(classes)} and images of {preprocessing.channels} "
                 f"channels; data {self.name!r} has {_some(self.classes)} and {self.shape[0]} channels"
             )
         return replace(self, mean=list(preprocessing.mean), std=list(preprocessing.std))

@@ -17,7 +17,7 @@ from anytime.cost import Form, form_of
 from anytime.errors import AnytimeError, check_integer
 from anytime.files import read_json, write_json
 from anytime.inference.inputs import as_input, device_of, explained
-from anytime.network import AnytimeNetwork
+from anytime.network import AnytimeNetwork, eval_mode
 
 FILE = "profile.json"
 
@@ -204,13 +204,8 @@ def profile(net: AnytimeNetwork, example: Any, repeats: int = 30, warmup: int = 
             f"a {type(net).__name__} is not an AnytimeNetwork: its latency is learned from its predictions"
         )
     example = as_input(net, example)
-    was_training = net.training
-    net.eval()
-    try:
-        with explained(net, example):
-            runs = [list(_clocked(net, example)) for _ in range(warmup + repeats)][warmup:]
-    finally:
-        net.train(was_training)
+    with eval_mode(net), explained(net, example):
+        runs = [list(_clocked(net, example)) for _ in range(warmup + repeats)][warmup:]
     stages, heads = [], []
     for times in zip(*runs, strict=True):
         stages.append(statistics.median(stage for stage, _ in times))

@@ -92,7 +92,6 @@ def fit(
         scheme = create_scheme(scheme, net.exits)
     if isinstance(scheme, nn.Module):
         scheme.to(device).train()  # in eval mode an adaptive scheme would not adapt
-    net.preprocessing = data.preprocessing
     training = Training(net, data.to(device), scheme, recipe, seed, accumulate, precision, compiled)
     first = distributed.mine() == 0
     path = None if output is None else Path(output)
@@ -104,6 +103,7 @@ def fit(
         if folder:
             training.history = folder.keep_epochs(training.state.epoch)
         distributed.wait()  # all have read the checkpoint
+        net.preprocessing = data.preprocessing
         complete = bool(folder and folder.complete and training.state.finished)
         training.run(folder, checkpoint_seconds, show and first)
         curve = training.test()
