@@ -175,7 +175,7 @@ class AnytimeNetwork(nn.Module):
         return tree_map(lambda leaf: select_rows(leaf, rows) if isinstance(leaf, Tensor) else leaf, state)
 
     def exit_indices(self, only: Iterable[int] | None) -> frozenset[int]:
-        """The exits in ``only``, each counted from 0; all of them for None. Raises ``IndexError`` if there is no such exit."""
+        """The exits in ``only``, counted from 0; all of them for None. Raises ``IndexError`` for others."""
         if only is None:
             return frozenset(range(self.exits))
         only = list(only)

@@ -31,7 +31,7 @@ def test_every_path_is_used_reported_or_refused(paths):
     paths = sorted({"/".join(parts) for parts in paths})
     with pytest.MonkeyPatch.context() as patch:
         reports = []
-        patch.setattr("anytime.data.splits.log.warning", lambda text, *values: reports.append(text % values))
+        patch.setattr("anytime.data.splits.logger.warning", lambda text, *values: reports.append(text % values))
         try:
             used = [path for group in group_by_split(paths, "here").values() for path in group]
         except anytime.AnytimeError:

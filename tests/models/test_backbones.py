@@ -157,10 +157,10 @@ def test_every_parameter_gets_a_gradient(name):
         ({"prune": "min"}, None),
         ({"reduction": 0}, None),
         ({"prune": "min", "reduction": 0, "scales": 2, "growth_factors": (1, 2), "bottleneck_factors": (1, 2)}, None),
-        ({"scales": 4}, "one factor a scale"),
+        ({"scales": 4}, "one factor per scale"),
         ({"prune": "most"}, "'max' or 'min'"),
         ({"step_mode": "odd"}, "'even' or 'lin_grow'"),
-        ({"blocks": 0}, "whole number from 1"),
+        ({"blocks": 0}, "must be an integer >= 1"),
     ],
 )
 def test_msdnets_other_parameters(options, says):
@@ -242,7 +242,7 @@ def test_filling_reports_and_refuses():
     filled = anytime.load_pretrained(net, old)
     assert list(filled.matched) == ["features.denseblock1.denselayer2.norm.1.weight"]
     assert filled.unused == ["other"]
-    assert "1 tensors brought in" in str(filled)
+    assert "1 tensors loaded" in str(filled)
     with pytest.raises(ValueError, match="post-activation"):
         anytime.load_pretrained(anytime.create_model("resann26"), {"layer1.0.conv1.weight": torch.ones(64, 64, 1, 1)})
     with pytest.raises(ValueError, match="no public checkpoint"):

@@ -40,7 +40,7 @@ class Augmentation:
 
 
 def mix(*numbers: int) -> int:
-    """Mix the seed of a run, an epoch and a position into the seed of a generator; others give another one."""
+    """A seed that depends on all of these numbers, e.g. the seed of a run, an epoch and a position."""
     return int.from_bytes(hashlib.blake2b(repr(numbers).encode(), digest_size=8).digest()) >> 1
 
 

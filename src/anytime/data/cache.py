@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from anytime.data.encoded import Encoded
+from anytime.distributed import cores
 from anytime.errors import AnytimeError
 from anytime.files import read_tensors, write_tensors
 from anytime.progress import counted
@@ -16,7 +17,7 @@ from anytime.progress import counted
 _FORMAT = 2
 """Part of the names of the files: to be increased when images are decoded differently."""
 
-log = logging.getLogger("anytime")
+logger = logging.getLogger(__name__)
 
 
 def folder() -> Path:
@@ -36,12 +37,12 @@ def decoded(images: Encoded, title: str, show: bool = True) -> torch.Tensor:
         try:
             return read_tensors(path)[0]["pixels"].movedim(-1, 1)
         except (AnytimeError, LookupError) as error:
-            log.warning("decoding %s again, since the cached images cannot be used: %s", title, error)
+            logger.warning("decoding %s again, since the cached images cannot be used: %s", title, error)
     pixels = decode(images, title, show)
     try:
         write_tensors(path, {"pixels": pixels}, {"title": title})
     except AnytimeError as error:
-        log.warning("the decoded images of %s are not cached: %s", title, error)
+        logger.warning("the decoded images of %s are not cached: %s", title, error)
     return pixels.movedim(-1, 1)
 
 
@@ -59,7 +60,7 @@ def decode(images: Encoded, title: str, show: bool) -> torch.Tensor:
             )
         pixels[i] = image
 
-    with ThreadPoolExecutor(os.cpu_count()) as pool:  # Pillow releases the global interpreter lock while it decodes
+    with ThreadPoolExecutor(cores()) as pool:  # Pillow releases the global interpreter lock while it decodes
         try:
             for _ in counted(pool.map(work, range(len(images)), chunksize=256), len(images), f"decoding {title}", show):
                 pass

@@ -13,7 +13,7 @@ from anytime.errors import AnytimeError
 
 _ENDINGS = {ending for endings in FORMATS.values() for ending in endings}
 
-log = logging.getLogger("anytime")
+logger = logging.getLogger(__name__)
 
 
 class Folder(Encoded):
@@ -40,7 +40,7 @@ class Folder(Encoded):
         super().__init__(torch.tensor([label for _, label in images]), classes)
         unused = {file for file, _ in found + loose}.difference(self.files)
         if unused:
-            log.warning(
+            logger.warning(
                 "%s: %d files are not used, such as %s: not an image, or not in the folder of a class",
                 paths[0],
                 len(unused),

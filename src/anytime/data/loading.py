@@ -30,7 +30,7 @@ SHORT_NAMES = {
 SMALL = 64
 """Images up to this height and width are held decoded in memory; larger ones are streamed."""
 
-log = logging.getLogger("anytime")
+logger = logging.getLogger(__name__)
 
 
 def load_data(name: str | os.PathLike[str], *, size: int | None = None, extra: bool = False, show: bool = True) -> Data:
@@ -92,7 +92,7 @@ def _choose(name: str, splits: dict[str, Encoded], extra: bool) -> dict[str, Enc
     wanted = ("train", "validation", "test", *(["extra"] if extra else []))
     chosen = {split: splits[split] for split in wanted if split in splits}
     if "test" in chosen and "validation" in chosen and not chosen["test"].labeled:
-        log.warning("%s: the split 'test' has no labels; 'validation' is used for test", name)
+        logger.warning("%s: the split 'test' has no labels; 'validation' is used for test", name)
         del chosen["test"]
     if "test" not in chosen and "validation" in chosen:
         chosen["test"] = chosen.pop("validation")

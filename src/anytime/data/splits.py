@@ -14,7 +14,7 @@ _WORDS = {
     "extra": "extra",
 }  # fmt: skip
 
-log = logging.getLogger("anytime")
+logger = logging.getLogger(__name__)
 
 
 def group_by_split(paths: Iterable[str], where: str) -> dict[str, list[str]]:
@@ -50,7 +50,7 @@ def group_by_split(paths: Iterable[str], where: str) -> dict[str, list[str]]:
         groups.setdefault(split, []).append(path)
     if unused:
         some = ", ".join(unused[:3]) + (f" and {len(unused) - 3} more" if len(unused) > 3 else "")
-        log.warning(
+        logger.warning(
             "%s: not used, since the name is not that of a split (train, validation, test, extra): %s", where, some
         )
     return groups

@@ -1,10 +1,9 @@
 """Large images: decoded, cropped and mirrored by worker processes while the network trains."""
 
-import os
 import signal
 import threading
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 from anytime.data.augmentation import Augmentation, mix
 from anytime.data.encoded import Encoded
 from anytime.data.images import Images, Take
+from anytime.distributed import cores
 from anytime.errors import AnytimeError, check_integer, require
 from anytime.preprocessing import center_crop
 
@@ -40,7 +40,7 @@ class Stream:
     encoded: Encoded
     which: Tensor
     size: int = 224
-    workers: int = os.cpu_count() or 1
+    workers: int = field(default_factory=cores)
 
     def __post_init__(self) -> None:
         check_integer("size", self.size, 8)

@@ -120,7 +120,7 @@ def read_profiles(folder: str | Path) -> list[Profile]:
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         reason = " ".join(str(error).split())
         raise AnytimeError(
-            f"{path} is damaged ({reason}): delete it and measure again with anytime profile --save"
+            f"{path} is damaged ({reason}): delete it and measure again with anytime.profile(net, x).save(folder)"
         ) from None
 
 
@@ -128,9 +128,9 @@ def _checked(entry: dict[str, Any]) -> Profile:
     stages, heads = entry["stages"], entry["heads"]
     numbers = [*stages, *(seconds for seconds in heads if seconds is not None)]
     if not all(isinstance(n, int | float) and not isinstance(n, bool) and 0 <= n < 1e9 for n in numbers):
-        raise ValueError("seconds are numbers from 0")
+        raise ValueError("seconds must be numbers >= 0")
     if len(stages) != len(heads) or not stages:
-        raise ValueError("there is one head for each stage")
+        raise ValueError("stages and heads must have the same length >= 1")
     inputs = tuple((str(kind), tuple(int(n) for n in shape)) for kind, shape in entry["inputs"])
     return Profile(list(stages), list(heads), Kind(str(entry["device"]), int(entry["threads"]), inputs))
 

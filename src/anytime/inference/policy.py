@@ -129,11 +129,13 @@ class Policy:
         """Read what ``save`` wrote."""
         path = Path(folder) / FILE
         if not path.is_file():
-            raise AnytimeError(f"{folder} has no {FILE}: anytime calibrate {folder} --budget 0.5 makes one")
+            raise AnytimeError(
+                f"{folder} has no {FILE}: make one with anytime.calibrate(net, validation, budget).save(folder)"
+            )
         try:
             return Policy(**read_json(path, sealed=True))
         except (TypeError, ValueError) as error:
-            raise AnytimeError(f"{path} is damaged ({error}): make it again with anytime calibrate {folder}") from error
+            raise AnytimeError(f"{path} is damaged ({error}): make it again with anytime.calibrate") from error
 
     def __post_init__(self) -> None:
         lists = [self.temperatures, self.costs, self.shares, [t for t in self.thresholds if t is not None]]

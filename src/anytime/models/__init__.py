@@ -1,4 +1,4 @@
-"""The paper's networks by name: one architecture family a file."""
+"""The paper's networks by name: one architecture family per file."""
 
 import difflib
 import fnmatch

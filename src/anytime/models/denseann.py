@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from anytime.errors import AnytimeError
+from anytime.errors import AnytimeError, check_number
 from anytime.models.layers import ConvBNReLU, LinearHead, Stem, check_counts, initialize
 from anytime.models.placement import join_stages, place_exits
 from anytime.network import AnytimeNetwork
@@ -125,10 +125,10 @@ class DenseANN(AnytimeNetwork):
     Args:
         blocks: dense layers in each block.
         growth: k, the channels that each layer adds.
-        channels: of the stem.
-        num_classes: as it says.
-        in_channels: of the images. They may have any size from 32×32 (8×8 with ``small``); where it is odd, pooling
-            drops a row.
+        channels: number of channels after the stem.
+        num_classes: number of classes.
+        in_channels: number of image channels. Images may have any size from 32×32 (8×8 with ``small``); where it is
+            odd, pooling drops a row.
         small: a 3×3 stem for small images instead of ILSVRC's 7×7 with stride and pooling.
         period: an exit every so many layers, counted from the end. Default: the paper's 14, or 4 with ``small``.
         exits: the layers after which to exit, instead of a period.
@@ -156,11 +156,8 @@ class DenseANN(AnytimeNetwork):
     ) -> None:
         check_counts(growth=growth, channels=channels, num_classes=num_classes, in_channels=in_channels)
         if not blocks or min(blocks) < 1:
-            raise AnytimeError(
-                f"blocks={tuple(blocks)}: a DenseNet has blocks of at least one layer, e.g. (6, 12, 32, 32)"
-            )
-        if not 0 <= dropout < 1:
-            raise AnytimeError(f"dropout={dropout}: it is a probability below 1; DenseNet used 0.1 on CIFAR")
+            raise AnytimeError(f"blocks={tuple(blocks)} must be integers >= 1, one per block, e.g. (6, 12, 32, 32)")
+        check_number("dropout", dropout, below=1)
         total = sum(blocks)
         if period is None and exits is None:
             period = min(4 if small else 14, total)

@@ -71,7 +71,7 @@ class ScaleStem(Stem):
         super().__init__(first, *coarser, channels=in_channels, least=2 ** (len(channels) - 1) * (4 if imagenet else 1))
 
     def forward(self, input: Tensor) -> list[Tensor]:  # type: ignore[override]
-        """One tensor a scale, fine to coarse."""
+        """One tensor per scale, fine to coarse."""
         scales: list[Tensor] = []
         self._check(input)
         for layer in self:
@@ -150,23 +150,23 @@ class MSDNet(AnytimeNetwork):
     Convolutions start with He's fan-out normal distribution, as in the original; linear layers with torch's default.
 
     Args:
-        blocks: how many blocks of layers, and so exits.
+        blocks: number of blocks of layers, and so of exits.
         base: layers of the first block.
         step: layers of every further block; with ``lin_grow``, block i (from 1) has ``step · i + 1``.
         step_mode: ``even`` or ``lin_grow``.
-        scales: S, how many scales there are.
+        scales: S, the number of scales.
         growth: channels that a layer adds at the finest scale.
-        channels: of the stem at the finest scale.
-        growth_factors: by scale, what growth and channels are multiplied with.
-        bottleneck_factors: by scale, how much wider than its output an edge's 1×1 convolution is; it is never wider
-            than its input.
+        channels: number of channels of the stem at the finest scale.
+        growth_factors: for each scale, what growth and channels are multiplied by.
+        bottleneck_factors: for each scale, how much wider than its output an edge's 1×1 convolution is; it is never
+            wider than its input.
         prune: how scales are dropped as depth grows: ``max`` drops the finest after each S-th part of the layers,
             ``min`` only where they can no longer reach the last exit.
         reduction: what is left of the channels after a transition: one where a scale is dropped (``max``), or at each
             third of the layers (``min``). 0 for none.
         imagenet: a 7×7 stem with stride and pooling, and heads as wide as their input instead of 128 channels.
-        num_classes: as it says.
-        in_channels: of the images.
+        num_classes: number of classes.
+        in_channels: number of image channels.
         period: an exit every so many layers, counted from the end, instead of after each block.
         exits: the layers after which to exit, likewise.
 
@@ -198,7 +198,7 @@ class MSDNet(AnytimeNetwork):
         check_counts(num_classes=num_classes, in_channels=in_channels)
         factors = _factors(scales, growth_factors, bottleneck_factors)
         if step_mode not in ("even", "lin_grow") or prune not in ("max", "min"):
-            raise AnytimeError(f"{step_mode=}, {prune=}: they are 'even' or 'lin_grow', and 'max' or 'min'")
+            raise AnytimeError(f"{step_mode=} must be 'even' or 'lin_grow', {prune=} must be 'max' or 'min'")
         check_units(blocks)
         sizes = [base, *(step if step_mode == "even" else step * i + 1 for i in range(1, blocks))]
         total = sum(sizes)
@@ -238,7 +238,7 @@ def _factors(scales: int, growth: Sequence[int], bottleneck: Sequence[int]) -> S
     if len(growth) != scales or len(bottleneck) != scales:
         raise AnytimeError(
             f"scales={scales} with growth_factors={tuple(growth)} and bottleneck_factors={tuple(bottleneck)}: "
-            "both have one factor a scale"
+            "both must have one factor per scale"
         )
     return growth
 
@@ -263,11 +263,11 @@ class BlockMSDNet(AnytimeNetwork):
         units: of each block; a block's last is a transition, but for the last block's, and the first block's
             first is the stem.
         growth: channels that a layer adds at the finest scale; the stem has twice as many.
-        growth_factors: by scale, what growth is multiplied with.
-        bottleneck_factors: by scale, how much wider than its output an edge's 1×1 convolution is.
+        growth_factors: for each scale, what growth is multiplied by.
+        bottleneck_factors: for each scale, how much wider than its output an edge's 1×1 convolution is.
         reduction: what is left of the channels after a transition.
-        num_classes: as it says.
-        in_channels: of the images.
+        num_classes: number of classes.
+        in_channels: number of image channels.
         period: an exit every so many units, counted from the end. Default: the paper's 7, none before the fourth.
         exits: the units after which to exit, instead of a period.
 

@@ -1,4 +1,4 @@
-"""Bring in the weights of public checkpoints, by name, where the layers correspond."""
+"""Load the weights of public checkpoints, by name, where the layers correspond."""
 
 import re
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ class Pretrained:
     """Parameters and buffers of this network that keep what they had: the new exits' heads, for instance."""
 
     def __str__(self) -> str:
-        lines = [f"{len(self.matched)} tensors brought in"]
+        lines = [f"{len(self.matched)} tensors loaded"]
         for title, names in {
             "in the checkpoint but not used": self.unused,
             "kept as they were": self.untouched,

@@ -92,10 +92,10 @@ class ResANN(AnytimeNetwork):
     Convolutions start with He's fan-out normal distribution, linear layers with torch's default.
 
     Args:
-        n: units in a block; the network has 3n.
+        n: units per block; the network has 3n.
         c: channels of the first block.
-        num_classes: as it says.
-        in_channels: of the images; they may have any size from 8×8, times ``patch``.
+        num_classes: number of classes.
+        in_channels: number of image channels. Images may have any size from 8×8, times ``patch``.
         period: an exit every so many units, counted from the end. Default: the paper's, 1 for n < 25, else 3.
         exits: the units after which to exit (1 to 3n), instead of a period.
         patch: the first convolution sees patches of patch × patch pixels as one with that many times the channels
@@ -166,11 +166,11 @@ class BottleneckResANN(AnytimeNetwork):
 
     Args:
         blocks: units in each of the four blocks, e.g. (3, 4, 6, 3) for ResANN50.
-        num_classes: as it says.
-        in_channels: of the images; they may have any size from 32×32.
+        num_classes: number of classes.
+        in_channels: number of image channels. Images may have any size from 32×32.
         period: an exit every so many units, counted from the end. Default: the paper's, 2, or 3 for ResANN101.
         exits: the units after which to exit, instead of a period.
-        groups: of the 3×3 convolutions: above 1, these are ResNeXt's units (32 groups of ``group_width`` 4, say).
+        groups: groups of the 3×3 convolutions; above 1, these are ResNeXt's units (e.g. 32 with ``group_width=4``).
         group_width: channels of a group in the first block, if ``groups`` is above 1.
 
     Examples:
@@ -190,7 +190,7 @@ class BottleneckResANN(AnytimeNetwork):
     ) -> None:
         check_counts(num_classes=num_classes, in_channels=in_channels, groups=groups, group_width=group_width)
         if len(blocks) != 4 or min(blocks) < 1:
-            raise AnytimeError(f"blocks={tuple(blocks)}: there are four, each of at least one unit, e.g. (3, 4, 6, 3)")
+            raise AnytimeError(f"blocks={tuple(blocks)} must be four integers >= 1, e.g. (3, 4, 6, 3)")
         total = sum(blocks)
         if period is None and exits is None:
             period = 2 if total <= 16 else 3
