@@ -17,17 +17,17 @@ profile = anytime.profile(net, x, repeats=200, warmup=50)
 deadline = 1e3 * (profile.alone[5] + 0.45 * profile.stages[6])
 
 figure, axes = plt.subplots(3, 1, figsize=(8, 4.6), sharex=True, layout="constrained")
-blue, red, grey = "#30638e", "#d1495b", "#b8b8b8"
+blue, red, gray = "#30638e", "#d1495b", "#b8b8b8"
 
 
 def draw(axis, title, heads, upto):
-    """Stages one after the other, the heads that run after them; what is not run in grey outline."""
+    """Stages one after the other, the heads that run after them; what is not run in gray outline."""
     time = 0.0
     for i, (stage, head) in enumerate(zip(profile.stages, profile.heads, strict=True)):
         runs = i <= upto
-        style = {"color": blue} if runs else {"fill": False, "edgecolor": grey, "linestyle": ":"}
+        style = {"color": blue} if runs else {"fill": False, "edgecolor": gray, "linestyle": ":"}
         axis.barh(0, 1e3 * stage, left=time, height=0.6, linewidth=1, **({"edgecolor": "white"} | style))
-        axis.text(time + 500 * stage, 0, str(i + 1), ha="center", va="center", color="white" if runs else grey)
+        axis.text(time + 500 * stage, 0, str(i + 1), ha="center", va="center", color="white" if runs else gray)
         time += 1e3 * stage
         if i in heads:
             axis.barh(0, 1e3 * head, left=time, height=0.6, color=red, edgecolor="white")
@@ -47,6 +47,6 @@ draw(
 axes[2].axvline(deadline, color="black", linewidth=1)
 axes[2].text(deadline, 0.72, " deadline", va="top")
 axes[2].set_xlabel("milliseconds since the call (ResANN(3, 16), one image, one processor thread)")
-bars = [plt.Rectangle((0, 0), 1, 1, color=colour) for colour in (blue, red)]
+bars = [plt.Rectangle((0, 0), 1, 1, color=color) for color in (blue, red)]
 axes[0].legend(bars, ["stage", "head"], frameon=False, ncols=2, loc="upper right", bbox_to_anchor=(1, 1.5))
 figure.savefig(Path(__file__).with_suffix(".png"), dpi=150)

@@ -71,7 +71,7 @@ def load(folder: str | Path, net: AnytimeNetwork | None = None) -> AnytimeNetwor
     """Read a network that ``save`` or a training run wrote; in eval mode, on the CPU. Nothing is unpickled.
 
     A folder whose files were altered or do not belong together is refused. Latency profiles beside the model
-    (``anytime profile FOLDER --save``) are read too: ``predict`` uses them.
+    (``Profile.save``) are read too: ``predict`` uses them.
 
     Args:
         folder: the model's folder, or that of a finished training run.

@@ -80,7 +80,7 @@ def test_resume_remembers_how(run, tmp_path):
     assert code == 0, err
 
 
-def test_evaluation_normalises_as_training_did(run, tmp_path):
+def test_evaluation_normalizes_as_training_did(run, tmp_path):
     images.write_hub_folder(tmp_path / "svhn", n=60)
     images.write_parquet(tmp_path / "svhn/extra.parquet", images.some_pixels(200, seed=9) // 4, [0, 1] * 100)
     code, _, err = run("train --model resann-1-4 --data svhn --extra --epochs 1 --output a")

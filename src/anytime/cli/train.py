@@ -1,4 +1,4 @@
-"""``anytime train`` and ``anytime demo``."""
+"""``anytime train``."""
 
 import re
 import sys
@@ -37,23 +37,25 @@ FIT_OPTIONS = ("epochs", "lr", "batch_size", "accumulate", "precision", "compile
 
 @app.command()
 def train(
-    model: Annotated[str | None, Option(help="One that `anytime models` lists, or another size: resann-N-C.")] = None,
+    model: Annotated[str | None, Option(help="A name from `anytime models`, or another size: resann-N-C.")] = None,
     data: Annotated[str | None, Option(help=DATA)] = None,
-    scheme: Annotated[str | None, Option(help=f"How the exits' losses are weighed: {SCHEMES}.")] = None,
-    epochs: Annotated[int | None, Option(help="How often each image is seen.")] = None,
-    learning_rate: Annotated[float | None, Option(help="At the start; the recipe says when it falls.")] = None,
-    batch_size: Annotated[int | None, Option(help="Images a step.")] = None,
-    recipe: Annotated[str | None, Option(help=f"{', '.join(RECIPES)}; otherwise what suits the data.")] = None,
-    subset: Annotated[int | None, Option(help="Train on a balanced random part of this many images.")] = None,
+    scheme: Annotated[str | None, Option(help=f"How the exits' losses are weighted: {SCHEMES}.")] = None,
+    epochs: Annotated[int | None, Option(help="Number of epochs.")] = None,
+    learning_rate: Annotated[float | None, Option(help="Initial learning rate; the recipe has its schedule.")] = None,
+    batch_size: Annotated[int | None, Option(help="Number of images per step.")] = None,
+    recipe: Annotated[str | None, Option(help=f"{', '.join(RECIPES)}; default: the one that suits the data.")] = None,
+    subset: Annotated[int | None, Option(help="Train on a balanced random subset of this many images.")] = None,
     extra: Annotated[bool | None, Option("--extra", help="Add the data's extra training images (SVHN).")] = None,
-    size: Annotated[int | None, Option(help="Height and width that images are brought to.")] = None,
-    seed: Annotated[int | None, Option(help="Of the first weights, the order of the images and the subset.")] = None,
-    output: Annotated[Path | None, Option(help="The run folder; otherwise one in runs/.")] = None,
+    size: Annotated[int | None, Option(help="Height and width that images are resized to.")] = None,
+    seed: Annotated[int | None, Option(help="Seed of the initial weights, the image order and the subset.")] = None,
+    output: Annotated[Path | None, Option(help="The run folder. Default: one in runs/.")] = None,
     resume: Annotated[bool, Option("--resume", help="Continue the run in the output folder.")] = False,
-    checkpoint_seconds: Annotated[float, Option(help="Time between checkpoints; 0: after every step.")] = 30,
-    accumulate: Annotated[int | None, Option(help="Cut each batch into so many parts, for less memory.")] = None,
-    precision: Annotated[str | None, Option(help="float32; bfloat16, float16 where the device gains from it.")] = None,
-    compiled: Annotated[bool | None, Option("--compile", help="Let torch.compile fuse the network.")] = None,
+    checkpoint_seconds: Annotated[float, Option(help="Seconds between checkpoints; 0: after every step.")] = 30,
+    accumulate: Annotated[int | None, Option(help="Split each batch into this many parts, to save memory.")] = None,
+    precision: Annotated[
+        str | None, Option(help="float32, or on devices that are faster so: bfloat16, float16.")
+    ] = None,
+    compiled: Annotated[bool | None, Option("--compile", help="Run the network through torch.compile.")] = None,
     device: Annotated[str, Option(help=DEVICES)] = "auto",
 ) -> None:
     """Train a network, all exits together.

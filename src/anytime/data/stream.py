@@ -34,7 +34,7 @@ class Stream:
         encoded: the stored images.
         which: indices of those that are in this split, in order.
         size: height and width that they are resized to, at least 8.
-        workers: number of processes that decode; 0 decodes in the calling one.
+        workers: number of processes that decode; 0 decodes in the calling one. Default: one per CPU core.
     """
 
     encoded: Encoded
