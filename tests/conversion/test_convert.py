@@ -54,6 +54,15 @@ def test_where_exits_go():
     assert anytime.convert(model, X, exits=["blocks.0", "blocks.5"]).places == ["blocks.0", "the model's own"]
 
 
+def test_frozen_modules_of_the_model_stay_frozen():
+    model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Linear(8, 8), nn.Dropout(), nn.Linear(8, 3)).train()
+    model[1].eval()
+    net = anytime.convert(model, torch.zeros(2, 8), exits=2)
+    assert [module.training for module in model] == [True, False, True, True, True]
+    assert net.training
+    assert all(module.training for module in net.heads.modules())
+
+
 def test_training_runs_the_models_own_code():
     model = Small().train()
     net = anytime.convert(model, X, exits=3)

@@ -22,7 +22,7 @@ from anytime.conversion.stages import Trunk
 from anytime.conversion.survey import Found, Survey, choose
 from anytime.conversion.verification import is_batch, observe, verify
 from anytime.errors import AnytimeError
-from anytime.network import AnytimeNetwork
+from anytime.network import AnytimeNetwork, eval_mode
 
 
 def convert(
@@ -68,25 +68,23 @@ def convert(
     example = dict(example) if isinstance(example, Mapping) else example
     _check_example(example)
     was_training = model.training
-    trunk = Trunk(model, logits or find_logits).eval()
-    try:
-        with torch.no_grad():
-            example = _two_samples(example)
-            survey = Survey(trunk, example)
-            heads = HeadFactory(model, survey.logits, head)
-            try:
-                net = _by_graph(trunk, example, survey, exits, heads)
-            except NotCaptured as reason:
-                net = _by_pausing(trunk, example, survey, exits, heads, str(reason))
-                warnings.warn(
-                    f"{type(model).__name__} is paused inside its own code at the exits, since {reason}; so samples "
-                    "cannot leave a batch one by one (policy.predict), and its stages cannot be exported",
-                    stacklevel=2,
-                )
-    finally:
-        model.train(was_training)
+    with eval_mode(model), torch.no_grad():
+        trunk = Trunk(model, logits or find_logits).eval()
+        example = _two_samples(example)
+        survey = Survey(trunk, example)
+        heads = HeadFactory(model, survey.logits, head)
+        try:
+            net = _by_graph(trunk, example, survey, exits, heads)
+        except NotCaptured as reason:
+            net = _by_pausing(trunk, example, survey, exits, heads, str(reason))
+            warnings.warn(
+                f"{type(model).__name__} is paused inside its own code at the exits, since {reason}; so samples "
+                "cannot leave a batch one by one (policy.predict), and its stages cannot be exported",
+                stacklevel=2,
+            )
+        net.train(was_training)  # the new heads; the modules of the model then get their own modes back
     net.input_form = tree_map(_form, example)
-    return net.train(was_training)
+    return net
 
 
 def _check_model(model: Any) -> None:
