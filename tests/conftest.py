@@ -6,6 +6,8 @@ import public
 import pytest
 import torch
 
+collect_ignore_glob = ["conftest.py", "*/conftest.py"]  # no doctests in them, and several of one name
+
 public.repair_torchvision()  # before Lightning, timm or transformers are imported, by a doctest too
 hypothesis.settings.register_profile("anytime", deadline=None, derandomize=True, max_examples=100)
 hypothesis.settings.load_profile("anytime")

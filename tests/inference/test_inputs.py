@@ -46,8 +46,8 @@ def test_arrays_in_a_dict():
 @pytest.mark.parametrize(
     ("x", "message"),
     [
-        (torch.zeros(1, 3, 16, 16, dtype=torch.uint8), r"uint8.*float32.*normalize them as in training"),
-        (np.zeros((1, 3, 16, 16), np.uint8), r"uint8.*float32.*normalize them as in training"),
+        (torch.zeros(1, 3, 16, 16, dtype=torch.uint8), r"uint8.*float32.*normalize pixels as in training"),
+        (np.zeros((1, 3, 16, 16), np.uint8), r"uint8.*float32.*normalize pixels as in training"),
         (torch.zeros(1, 3, 16, 16, dtype=torch.float64), r"float64.*float32.*x\.to\(torch\.float32\)"),
         (np.array(["image.png"]), "array of numbers"),
         (None, "the input is None; expected a tensor or an array"),
