@@ -28,6 +28,9 @@ except ImportError:  # Windows: nothing is locked there, and what killed process
 LARGEST_JSON = 8 * 2**20
 """Bytes of JSON that are read at most, also as the header of a tensor file: parsing takes about 20 times as much."""
 
+LARGEST_FILE = 2**28
+"""Bytes that the file of an image may have."""
+
 LOCK_SECONDS = 60.0
 """How long to wait for another process that is replacing the files of a folder."""
 
@@ -171,6 +174,15 @@ def open_regular(path: Path) -> BinaryIO:
         os.close(descriptor)
         raise OSError(errno.EINVAL, "not a regular file", str(path))
     return os.fdopen(descriptor, "rb")
+
+
+def read_file(path: Path) -> bytes:
+    """The bytes of a regular file of reasonable size."""
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > LARGEST_FILE:
+            raise AnytimeError(f"{path} has {size:,} bytes, more than {LARGEST_FILE:,}")
+        return file.read()
 
 
 def write_text(path: Path, text: str) -> None:

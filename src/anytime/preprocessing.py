@@ -12,7 +12,7 @@ from torch import Tensor
 
 from anytime.decoding import decode_image, to_rgb
 from anytime.errors import AnytimeError, check_integer, check_number, require
-from anytime.files import open_regular
+from anytime.files import read_file
 
 
 @dataclass(frozen=True)
@@ -106,8 +106,7 @@ def _rgb(image: Any) -> Any:
     pillow = require("PIL.Image", "data")
     try:
         if isinstance(image, str | Path):
-            with open_regular(Path(image)) as file:
-                return decode_image(file.read())
+            return decode_image(read_file(Path(image)))
         if isinstance(image, pillow.Image):
             return to_rgb(image)
     except Exception as error:  # Pillow raises what its decoders raise: OSError, SyntaxError, ValueError, …

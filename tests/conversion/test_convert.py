@@ -407,3 +407,10 @@ def test_examples_and_exits_of_other_kinds():
 
     net = anytime.convert(Many().eval(), UserDict(x=V), exits=2)
     assert torch.equal(net(UserDict(x=V))[-1], net({"x": V})[-1])
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_no_exit_wanted_is_no_answer(training):
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
+    net = anytime.convert(model, torch.zeros(1, 4), exits=["1"]).train(training)
+    assert net(torch.zeros(3, 4), only=[]) == []

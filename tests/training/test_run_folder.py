@@ -10,6 +10,7 @@ from short_runs import same, small, stopped, train, without_time
 
 import anytime
 from anytime.files import read_tensors
+from anytime.training.run_folder import RunFolder
 
 
 def test_a_run_folder_is_not_mixed_up(data, tmp_path):
@@ -239,3 +240,17 @@ def test_a_full_disk_is_one_clear_error_and_leaves_the_checkpoint(tmp_path, envi
     assert done.returncode == 0, done.stderr
     assert "log.jsonl: [Errno 27] File too large. The run can be resumed" in done.stdout
     read_tensors(tmp_path / "run/checkpoint.safetensors")
+
+
+def test_a_run_that_began_while_the_lock_was_waited_for_is_not_continued(tmp_path):
+    folder = RunFolder(tmp_path / "run", {"seed": 0}, resume=False, about={})
+    acquire = folder.lock.acquire
+
+    def meanwhile(timeout):
+        with RunFolder(tmp_path / "run", {"seed": 0}, resume=False, about={}):
+            pass
+        return acquire(timeout=timeout)
+
+    folder.lock.acquire = meanwhile
+    with pytest.raises(anytime.AnytimeError, match="holds a run already"), folder:
+        pass

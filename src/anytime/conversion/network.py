@@ -63,7 +63,7 @@ class ConvertedNetwork(AnytimeNetwork):
         return state.take(rows)
 
     def _steps(self, x: Any, wanted: frozenset[int]) -> Iterator[Any]:
-        if not self.training:
+        if not self.training or not wanted:
             yield from super()._steps(x, wanted)
             return
         # In training mode the model's own code runs once. The heads run after it: a module may be called inside a

@@ -1,11 +1,9 @@
 """Images in encoded form, with their labels, wherever they are stored."""
 
 import hashlib
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,13 +11,9 @@ from torch import Tensor
 
 from anytime.decoding import decode_image
 from anytime.errors import AnytimeError, MissingExtraError
-from anytime.files import open_regular
 
 UNLABELED = -1
 """The label of images whose class is not published, as in the test split of ImageNet on the Hub."""
-
-LARGEST_FILE = 2**28
-"""Bytes that the file of an image may have."""
 
 
 class Encoded(ABC):
@@ -91,15 +85,6 @@ class Encoded(ABC):
                 raise AnytimeError(f"{place}: class {self.classes[i]!r} is not a class of the training images")
         new = torch.tensor([numbers.get(name, UNLABELED) for name in self.classes])
         self.labels, self.classes = new[self.labels], classes
-
-
-def read_file(path: Path) -> bytes:
-    """The bytes of a regular file of reasonable size."""
-    with open_regular(path) as file:
-        size = os.fstat(file.fileno()).st_size
-        if size > LARGEST_FILE:
-            raise AnytimeError(f"{path} has {size:,} bytes, more than {LARGEST_FILE:,}")
-        return file.read()
 
 
 def one_line(error: BaseException) -> str:

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import torch
 
-from anytime.data.encoded import UNLABELED, Encoded, read_file
+from anytime.data.encoded import UNLABELED, Encoded
 from anytime.decoding import FORMATS
 from anytime.errors import AnytimeError
+from anytime.files import read_file
 
 _ENDINGS = {ending for endings in FORMATS.values() for ending in endings}
 

@@ -6,9 +6,10 @@ from typing import Any
 
 import torch
 
-from anytime.data.encoded import Encoded, read_file
+from anytime.data.encoded import Encoded
 from anytime.data.images import numbered_classes
 from anytime.errors import AnytimeError
+from anytime.files import read_file
 
 
 class Table(Encoded):

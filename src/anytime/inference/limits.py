@@ -23,7 +23,7 @@ class Stop(Protocol):
         ...
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # tensors do not compare to one truth value
 class Prediction:
     """The best prediction that was reached."""
 

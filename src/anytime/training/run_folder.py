@@ -36,14 +36,7 @@ class RunFolder:
         self.tensorboard = TensorBoard(path / "tensorboard")
 
     def __enter__(self) -> Self:
-        if self.path.exists() and not self.path.is_dir():
-            raise AnytimeError(f"{self.path} is a file: choose another output folder")
-        if self.file.is_file() and not self.resume:
-            raise AnytimeError(
-                f"{self.path} holds a run already: pass resume=True to continue it, or choose another output folder"
-            )
-        if self._contents() and not self.file.is_file():
-            raise AnytimeError(f"{self.path} is not empty and holds no run: choose another output folder")
+        self._check_contents()  # before anything is created
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self.lock.acquire(timeout=0)
@@ -54,6 +47,7 @@ class RunFolder:
         except (OSError, NotImplementedError) as error:
             raise AnytimeError(f"cannot write to {self.path}: {error}; choose another output folder") from error
         try:
+            self._check_contents()  # again: another process may have begun or ended a run since
             sweep(self.path)
             if self.file.is_file():
                 self._check_facts()
@@ -69,8 +63,17 @@ class RunFolder:
         self.tensorboard.close()
         self.lock.release()
 
-    def _contents(self) -> list[str]:
-        return [p.name for p in self.path.iterdir() if not p.name.startswith(".")] if self.path.is_dir() else []
+    def _check_contents(self) -> None:
+        """Refuse a folder that holds something else than a run to resume."""
+        if self.path.exists() and not self.path.is_dir():
+            raise AnytimeError(f"{self.path} is a file: choose another output folder")
+        if self.file.is_file() and not self.resume:
+            raise AnytimeError(
+                f"{self.path} holds a run already: pass resume=True to continue it, or choose another output folder"
+            )
+        visible = self.path.is_dir() and any(not path.name.startswith(".") for path in self.path.iterdir())
+        if visible and not self.file.is_file():
+            raise AnytimeError(f"{self.path} is not empty and holds no run: choose another output folder")
 
     def _begin(self) -> None:
         versions = {"python": platform.python_version(), "torch": torch.__version__, "threads": torch.get_num_threads()}
