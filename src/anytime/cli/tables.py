@@ -105,7 +105,7 @@ def models_table(models: dict[str, str]) -> Any:
 
 def demo_tables(curve: Curve, points: list[Budgeted], kept: list[Any]) -> list[Any]:
     """Three ways to use one network: stop all images alike, let easy ones leave early, keep a deadline."""
-    alike = _table("1. Every image stops at the same exit", "of the cost", "exit", "test error")
+    alike = _table("1. All images stop alike", "of the cost", "exit", "test error")
     for fraction in FRACTIONS:
         exit, error = curve.at(fraction)
         alike.add_row(f"{curve.costs.fractions[exit]:.0%}", str(exit + 1), f"{error:.1%}")
