@@ -63,7 +63,12 @@ def test_a_run_leaves_a_record_and_is_not_trained_again(tmp_path):
     assert record["validation"]["errors"] == anytime.evaluate(net, data, data.validation).errors
 
 
-@pytest.mark.parametrize("scheme", ["adaloss", "random-const", "scaled-const"])
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    "scheme", ["adaloss", pytest.param("random-const", marks=SLOW), pytest.param("scaled-const", marks=SLOW)]
+)
 def test_a_killed_run_goes_on_as_if_nothing_had_been(tmp_path, scheme):
     run = digits(scheme, epochs=6)
     one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}

@@ -3,7 +3,6 @@
 import json
 import multiprocessing
 import os
-import signal
 import stat
 import subprocess
 import sys
@@ -120,8 +119,13 @@ def test_a_failed_write_leaves_the_previous_file(tmp_path):
 
     with pytest.raises(anytime.AnytimeError, match="No space left on device; the previous file is untouched"):
         write_whole(path, fail)
+
+    def interrupt(temporary):
+        temporary.write_text("half")
+        raise KeyboardInterrupt
+
     with pytest.raises(KeyboardInterrupt):
-        write_whole(path, lambda temporary: signal.raise_signal(signal.SIGINT))  # noqa: ARG005
+        write_whole(path, interrupt)
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
 
