@@ -268,12 +268,13 @@ def test_a_forked_child_is_told_that_the_team_is_not_its_own(team):
 def test_workers_that_cannot_start_are_reported_and_tried_again(monkeypatch):
     with Team(EANN([small((4,), 1)]).eval(), workers=1, threads=1) as team:
         assert team.predict(X).complete
-        for worker in multiprocessing.active_children():
-            worker.kill()
-            worker.join()
         with monkeypatch.context() as patch, warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
+            # Before the kill, since the team replaces a dead worker at once.
             patch.setattr(multiprocessing.spawn, "_python_exe", os.fsencode(shutil.which("false")))  # ends at once
+            for worker in multiprocessing.active_children():
+                worker.kill()
+                worker.join()
             reason = r"3 attempts to start a worker have failed: .*(exit code 1|Broken pipe)"
             with pytest.raises(anytime.AnytimeError, match=reason):
                 team.predict(X)
