@@ -13,14 +13,14 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def count() -> int:
+def world_size() -> int:
     """Number of processes that train together."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
-def mine() -> int:
+def rank() -> int:
     """Rank of this process, from 0; only the first one writes files."""
-    return dist.get_rank() if count() > 1 else 0
+    return dist.get_rank() if world_size() > 1 else 0
 
 
 def begin() -> torch.device | None:
@@ -31,10 +31,10 @@ def begin() -> torch.device | None:
     device = torch.device(accelerator.type, int(os.environ["LOCAL_RANK"])) if accelerator else torch.device("cpu")
     if accelerator:
         torch.accelerator.set_device_index(device)
-    store, rank, size = next(rendezvous("env://"))
+    store, own_rank, size = next(rendezvous("env://"))
     # After a restart the store still has the addresses of the processes that were killed.
     store = PrefixStore(f"attempt {_restarts()}", store)
-    dist.init_process_group(dist.get_default_backend_for_device(device), store=store, rank=rank, world_size=size)
+    dist.init_process_group(dist.get_default_backend_for_device(device), store=store, rank=own_rank, world_size=size)
     return device
 
 
@@ -49,7 +49,7 @@ def _restarts() -> int:
 
 def wait() -> None:
     """Wait until all processes have called this."""
-    if count() > 1:
+    if world_size() > 1:
         dist.barrier()
 
 
@@ -61,7 +61,7 @@ def end() -> None:
 
 def total(*tensors: Tensor, device: torch.device) -> None:
     """Add up each tensor over all processes, in place; ``device`` is where the processes exchange tensors."""
-    if count() > 1:
+    if world_size() > 1:
         for tensor in tensors:
             shared = tensor.to(device)
             dist.all_reduce(shared)
@@ -70,11 +70,11 @@ def total(*tensors: Tensor, device: torch.device) -> None:
 
 def average(tensors: list[Tensor]) -> None:
     """Average tensors over all processes, in place, in one message."""
-    if count() == 1 or not tensors:
+    if world_size() == 1 or not tensors:
         return
     flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
     dist.all_reduce(flat)
-    flat /= count()
+    flat /= world_size()
     parts = flat.split([tensor.numel() for tensor in tensors])
     for tensor, part in zip(tensors, parts, strict=True):
         tensor.copy_(part.view(tensor.shape))

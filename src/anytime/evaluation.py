@@ -133,7 +133,7 @@ def measure(
     sums: list[Tensor] = []
     takes = [Take(indices) for indices in torch.arange(len(images)).split(batch_size)]
     with eval_mode(net):
-        for batch in images.batches(takes[distributed.mine() :: distributed.count()] if shared else takes):
+        for batch in images.batches(takes[distributed.rank() :: distributed.world_size()] if shared else takes):
             labels = batch.labels.to(device)
             logits = stacked(net(data.normalize(batch.pixels.to(device)), exits), data)
             sums.append(torch.stack([exit_losses(logits, labels) * len(labels), wrong_answers(logits, labels)]))

@@ -64,10 +64,10 @@ stages = [nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.Tanh()), nn.Sequenti
 net = anytime.AnytimeNetwork(stages, [nn.Linear(32, 10), nn.Linear(32, 10)])
 scheme = anytime.AdaLoss(2)
 seen = []
-scheme.register_forward_hook(lambda _, losses, __: seen.append([distributed.mine(), *scheme.weights.tolist(),
+scheme.register_forward_hook(lambda _, losses, __: seen.append([distributed.rank(), *scheme.weights.tolist(),
                                                                  *scheme.average.tolist()]))
 result = anytime.fit(net, data, scheme, epochs=2, batch_size=40, lr=0.05, pad=1, flip=False, show=False)
-result_file = f"{sys.argv[1]}-{distributed.mine()}"
+result_file = f"{sys.argv[1]}-{distributed.rank()}"
 parameters = [p.detach().flatten().tolist() for p in net.parameters()]
 import json
 json.dump({"seen": seen, "parameters": parameters, "history": result.history,

@@ -93,8 +93,9 @@ def test_every_step_has_the_learning_rate_of_its_middle(data, monkeypatch):
         return backward(training, batch, share)
 
     monkeypatch.setattr(loop.Training, "backward", spy)
-    train(small(), data, epochs=2, batch_size=25, lr=1.0, schedule="linear", warmup=0.25)
+    history = train(small(), data, epochs=2, batch_size=25, lr=1.0, schedule="linear", warmup=0.25).history
     assert seen == pytest.approx([0.25, 0.75, *(1 - (i + 0.5) / 6 for i in range(6))])
+    assert [record["lr"] for record in history] == [seen[3], seen[7]]  # the log has that of the epoch's last step
     seen.clear()
     train(small(), data, epochs=3, batch_size=50, lr=0.1)  # halfway is within the second epoch: it drops after it
     assert seen == [0.1, 0.1, 0.1, 0.1, 0.1 * 0.1, 0.1 * 0.1]

@@ -103,7 +103,7 @@ def _run(
     net = anytime.create_model(asked["model"], num_classes=len(images.classes), in_channels=images.shape[0]).to(device)
     words = [images.name, asked["model"], asked["scheme"], f"seed{asked['seed']}"]
     folder = output or Path("runs") / re.sub(r"[^\w.=-]+", "-", "-".join(words))
-    if not resume and distributed.mine() == 0 and (folder / "run.json").is_file():
+    if not resume and distributed.rank() == 0 and (folder / "run.json").is_file():
         raise AnytimeError(f"{folder} holds a run already: add --resume to continue it, or choose another --output")
     try:
         result = fit(
@@ -119,10 +119,10 @@ def _run(
             **{name: asked[name] for name in FIT_OPTIONS if name in asked},
         )
     except KeyboardInterrupt:
-        if distributed.mine() == 0:
+        if distributed.rank() == 0:
             print(f"\nstopped; continue with: anytime train --output {folder} --resume", file=sys.stderr)
         raise
-    if distributed.mine() == 0:
+    if distributed.rank() == 0:
         _show(result, folder, asked)
 
 
@@ -150,11 +150,11 @@ def _check_resume(given: dict[str, Any], output: Path | None) -> None:
 
 def _data(asked: dict[str, Any]) -> Data:
     """The data asked for; the first process decodes, the others find it done."""
-    if distributed.mine() > 0:
+    if distributed.rank() > 0:
         distributed.wait()
     images = load_data(
-        asked["data"], size=asked.get("size"), extra=asked.get("extra", False), show=distributed.mine() == 0
+        asked["data"], size=asked.get("size"), extra=asked.get("extra", False), show=distributed.rank() == 0
     )
-    if distributed.mine() == 0:
+    if distributed.rank() == 0:
         distributed.wait()
     return images.subset(asked["subset"], asked["seed"]) if "subset" in asked else images

@@ -26,7 +26,8 @@ class FitResult:
     """What training gives back besides the trained network."""
 
     history: list[dict[str, Any]]
-    """One record per epoch, as in the run folder's ``log.jsonl``."""
+    """One record per epoch, as in the run folder's ``log.jsonl``: losses and errors of all exits, their weights, the
+    learning rate of the epoch's last step (``lr``) and the time."""
     curve: Curve | None
     """The anytime curve on the test images; None if the data have none."""
     folder: Path | None
@@ -93,7 +94,7 @@ def fit(
     if isinstance(scheme, nn.Module):
         scheme.to(device).train()  # in eval mode an adaptive scheme would not adapt
     training = Training(net, data.to(device), scheme, recipe, seed, accumulate, precision, compiled)
-    first = distributed.mine() == 0
+    first = distributed.rank() == 0
     path = None if output is None else Path(output)
     place = RunFolder(path, training.facts(), resume, about or {}) if path and first else nullcontext()
     with place as folder, torch.random.fork_rng([device] if device.type == "cuda" else []):

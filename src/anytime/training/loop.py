@@ -71,11 +71,12 @@ class Training:
         check_integer("seed", self.seed, 0, 2**63 - 1)
         if self.precision not in ("float32", "bfloat16", "float16"):
             raise AnytimeError(f"precision={self.precision!r} must be float32, bfloat16 or float16")
-        parts = distributed.count() * self.accumulate
+        processes = distributed.world_size()
+        parts = processes * self.accumulate
         if self.images // self.steps < parts:
             raise AnytimeError(
                 f"a batch of {self.images // self.steps} images cannot be split into {parts} parts "
-                f"({distributed.count()} processes, accumulate {self.accumulate}): use a batch size of at least {parts}"
+                f"({processes} processes, accumulate {self.accumulate}): use a batch size of at least {parts}"
             )
         self.check_answers()
 
@@ -127,16 +128,15 @@ class Training:
         for step in takes:
             start = time.perf_counter()
             for group in self.optimizer.param_groups:
-                group["lr"] = self.lr
+                group["lr"] = self.lr(self.state.position)
             losses = self.step([next(batches) for _ in step], step[0].total)
             self.state.position += 1
             self.state.seconds += time.perf_counter() - start
             yield losses, step[0].total
 
-    @property
-    def lr(self) -> float:
-        """The learning rate of the next step: the schedule's in the middle of it."""
-        return self.recipe.lr_at(self.state.epoch + (self.state.position + 0.5) / self.steps)
+    def lr(self, position: int) -> float:
+        """The learning rate of a step of this epoch: the schedule's in the middle of the step."""
+        return self.recipe.lr_at(self.state.epoch + (position + 0.5) / self.steps)
 
     def takes(self) -> list[list[Take]]:
         """What is left of this epoch: for each step, this process's parts of its batch."""
@@ -147,7 +147,7 @@ class Training:
         for position, batch in list(enumerate(order.tensor_split(self.steps)))[self.state.position :]:
             places = (
                 torch.arange(len(batch))
-                .tensor_split(distributed.count())[distributed.mine()]
+                .tensor_split(distributed.world_size())[distributed.rank()]
                 .tensor_split(self.accumulate)
             )
             seed = mix(self.seed, self.state.epoch, position)
@@ -157,14 +157,14 @@ class Training:
     def step(self, parts: list[Images], total: int) -> Tensor:
         """One update from this process's parts of a batch of ``total`` images; returns the losses of the exits."""
         epoch, position = self.state.epoch, self.state.position
-        torch.manual_seed(mix(self.seed, epoch, position, distributed.mine()))  # for dropout
+        torch.manual_seed(mix(self.seed, epoch, position, distributed.rank()))  # for dropout
         self.guard.keep()
         self.optimizer.zero_grad()
         sums = torch.zeros(2, len(self.exits), device=self.device)
         objective = torch.zeros((), device=self.device)
         for batch in parts:
             # Parts may differ by an image: each is weighted by its size, so that the average over all is the batch's.
-            part, value = self.backward(batch, len(batch) * distributed.count() * self.accumulate / total)
+            part, value = self.backward(batch, len(batch) * distributed.world_size() * self.accumulate / total)
             sums += part
             objective += value
         looking = (position + 1) % self.guard.look_every == 0 or position == self.steps - 1
@@ -172,7 +172,7 @@ class Training:
         losses = sums[0] / total
         self.guard.watch(epoch * self.steps + position, losses, objective, self.scaler)
         if looking or self.stop:
-            self.guard.look(self.lr, self.scaler)
+            self.guard.look(self.lr(position), self.scaler)
         else:
             self.guard.hold(self.optimizer, self.scaler)
         self.scaler.step(self.optimizer)
@@ -204,12 +204,12 @@ class Training:
         All of it is one message. With several processes a request to stop is read only when the losses are looked at
         anyway, since to read it is to wait for the device.
         """
-        if distributed.count() == 1:
+        if distributed.world_size() == 1:
             self.stop = self.stopping()
             return
         requests = torch.tensor([float(self.stopping())], device=self.device)
         distributed.average([*self.guard.gradients(), *self.statistics, sums, objective, requests])
-        sums *= distributed.count()
+        sums *= distributed.world_size()
         self.stop = looking and requests.item() > 0
 
     def end_epoch(self) -> dict[str, Any]:
@@ -218,7 +218,7 @@ class Training:
         state.settle()
         record: dict[str, Any] = {
             "epoch": state.epoch + 1,
-            "lr": self.recipe.lr_at(state.epoch),
+            "lr": self.lr(self.steps - 1),
             "images_per_second": self.images / max(state.seconds, 1e-9),
             "seconds": state.seconds,
             "train": {
