@@ -85,8 +85,7 @@ class Scheduler:
         tasks = self.tasks
         if not tasks:
             return Decision()
-        slow = self.slow
-        over = [task for task in tasks if self._is_over(task, now)]
+        over = self._stopping(now, frozenset())
         if over:
             return Decision(answer=over)
         planned, slack = self._plan(now)
@@ -97,17 +96,25 @@ class Scheduler:
         waiting = [task for task in tasks if task.exit < 0]
         run = self._best(groups, slack, waiting, now)
         tables = self.tables(run[0].form)
-        after = now + slow.planned(tables.seconds(run[0].stage, sum(task.size for task in run)))
-        inside = set(map(id, run))
+        after = now + self.slow.planned(tables.seconds(run[0].stage, sum(task.size for task in run)))
         # Those that could not reach another exit after this stage are answered before it.
-        lost = [task for task in tasks if task.exit >= 0 and id(task) not in inside and self._cannot_go_on(task, after)]
+        lost = self._stopping(after, frozenset(map(id, run)))
         return Decision(answer=lost) if lost else Decision(run=run)
 
-    def _is_over(self, task: Task, now: float) -> bool:
-        return task.exit >= 0 and (task.stage == self.tables(task.form).stages or self._cannot_go_on(task, now))
-
-    def _cannot_go_on(self, task: Task, now: float) -> bool:
-        return now + self.slow.planned(self.tables(task.form).next[task.stage]) > task.deadline
+    def _stopping(self, now: float, running: frozenset[int]) -> list[Task]:
+        """Tasks with an exit that cannot reach another one in time if nothing else happens before a moment."""
+        stopping, reserved, mean, high = [], 0.0, self.slow.mean, self.slow.high
+        for task in self.tasks:
+            if task.exit < 0:
+                continue
+            tables, stage = self.tables(task.form), task.stage
+            if id(task) not in running and (
+                stage == tables.stages or now + mean * reserved + high * tables.next[stage] > task.deadline
+            ):
+                stopping.append(task)
+            # The answers of those with earlier deadlines come before its own.
+            reserved += tables.held[tables.level(self.usual)][stage] * task.size
+        return stopping
 
     def _plan(self, now: float) -> tuple[list[int], np.ndarray]:
         """The tasks that should go on, and for each task the time to spare at its deadline if all go as planned."""
