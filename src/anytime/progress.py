@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class Progress(AbstractContextManager["Progress"], Protocol):
-    """Is told of every step and every epoch."""
+    """What the training loop reports its steps and epochs to."""
 
     def step(self, epoch: int, images: int, losses: Tensor) -> None:
         """A step on ``images`` images is done; ``losses`` are those of the exits, on any device."""
@@ -42,7 +42,7 @@ def progress(title: str, epochs: int, images: int, done: int = 0, show: bool = T
 
 
 class Silence(Progress):
-    """Shows nothing."""
+    """Progress that is not shown."""
 
     def __exit__(self, *_: object) -> None: ...
     def step(self, epoch: int, images: int, losses: Tensor) -> None: ...  # noqa: D102
@@ -56,7 +56,7 @@ class Lines(Silence):
         self.title, self.epochs, self.last = title, epochs, 0.0
 
     def epoch(self, record: dict[str, Any]) -> None:
-        """Print it."""
+        """Print one line."""
         now = time.monotonic()
         if now - self.last < 1 and record["epoch"] != self.epochs:
             return

@@ -88,7 +88,7 @@ class Training:
         except AnytimeError:
             raise
         except Exception:
-            return  # a network that cannot run without data: the first step will tell
+            return  # cannot run on the meta device; if it cannot take the images either, the first step raises
         stacked(answers, self.data)
 
     def run(self, folder: RunFolder | None, checkpoint_seconds: float, show: bool) -> None:
