@@ -103,8 +103,8 @@ def _add(section: Section, ensemble: Ensemble, curves: dict[str, dict[int, Curve
         rows.append([name, *cells, f"{cost / 1e6:.2f}", len(each)])
     section.text.append(
         f"**{ensemble.data}**: {', '.join(ensemble.models)}. Test error in % at shares of the cost of the most "
-        f"expensive ensemble up to its last offered exit ({whole / 1e6:.2f} million multiply-accumulates), mean ± standard "
-        "deviation over seeds; then each one's own whole cost, in millions. Which exits an ensemble offers was decided "
+        f"expensive ensemble up to its last offered exit ({whole / 1e6:.2f} million multiply-accumulates), mean ± "
+        "standard deviation over seeds; then each one's own whole cost, in millions. Which exits an ensemble offers was decided "
         "on validation images, for each seed anew. A plain sequence runs all of its networks one after the other and "
         "answers with the one so far that was best on validation images."
     )
