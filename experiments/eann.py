@@ -104,9 +104,9 @@ def _add(section: Section, ensemble: Ensemble, curves: dict[str, dict[int, Curve
     section.text.append(
         f"**{ensemble.data}**: {', '.join(ensemble.models)}. Test error in % at shares of the cost of the most "
         f"expensive ensemble up to its last offered exit ({whole / 1e6:.2f} million multiply-accumulates), mean ± "
-        "standard deviation over seeds; then each one's own whole cost, in millions. Which exits an ensemble offers was decided "
-        "on validation images, for each seed anew. A plain sequence runs all of its networks one after the other and "
-        "answers with the one so far that was best on validation images."
+        "standard deviation over seeds; then each one's own whole cost, in millions. The exits that an ensemble offers "
+        "were chosen on validation images, for each seed separately. A plain sequence runs all of its networks one "
+        "after the other and answers with the one so far that was best on validation images."
     )
     section.table(["", *(f"{share:.0%}" for share in shares), "cost", "n"], rows)
     section.verdicts += _compared(curves, whole)
