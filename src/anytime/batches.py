@@ -130,8 +130,8 @@ class Peeked:
 
     @property
     def first(self) -> Any:
-        """The inputs of the first batch."""
-        if self.inputs is None and not any(len(batch) for batch in self):
+        """The inputs of the first batch; call it after iterating."""
+        if self.inputs is None:
             raise AnytimeError("there are no samples: expected at least one batch of (inputs, targets)")
         return self.inputs
 
