@@ -56,7 +56,8 @@ def test_a_loader_of_the_same_order_trains_as_data_does(scheme, color, data):
     assert same(*nets)
     assert without_time(one.history) == without_time(two.history)
     test = DataLoader(tensors(data, data.test), batch_size=500)
-    assert anytime.evaluate(nets[1], test).record() == one.curve.record()
+    only = [1] if scheme == "opt-2" else None
+    assert anytime.evaluate(nets[1], test, only=only).record() == one.curve.record()
 
 
 class Stops(anytime.AdaLoss):

@@ -159,9 +159,7 @@ class LoaderEpochs(Epochs):
             yield Step(batch.parts(self.accumulate), len(batch) * distributed.world_size())
             position += 1
         if position == first == 0:
-            again = (
-                "; it must give batches each time it is iterated over, so pass a list or a DataLoader" if epoch else ""
-            )
+            again = "; pass what can be iterated over many times, e.g. a list or a DataLoader" if epoch else ""
             raise AnytimeError(f"there are no batches in epoch {epoch + 1}{again}")
 
     def _seed(self, epoch: int, position: int) -> None:
