@@ -25,7 +25,7 @@ class TaskWeights(AdaptiveScheme):
     Examples:
         >>> balance = TaskWeights(exits=2, tasks=2)
         >>> balance(torch.tensor([[4.0, 400.0], [2.0, 200.0]]))       # exits × tasks
-        tensor(2.7833)
+        tensor(2.7333)
         >>> balance.weights
         tensor([0.5250, 0.5250, 1.0000, 1.0000])
     """
