@@ -20,8 +20,9 @@ def export_command(
 ) -> None:
     """Write a model as one graph for each stage and each exit, to run without PyTorch.
 
-    The folder holds stage-01.onnx, head-01.onnx, … and anytime.json, which says what goes from stage to stage, what each
-    exit costs, how images are prepared and what the classes are called. Every exit is compared with the model first.
+    The folder holds stage-01.onnx, head-01.onnx, … and anytime.json, which says what goes from stage to stage, what
+    each exit costs, how images are prepared and what the classes are called. Every exit is compared with the model
+    first.
 
     Examples:
     - `anytime export runs/a --to onnx`
@@ -29,16 +30,17 @@ def export_command(
     """
     if to != "onnx":
         raise AnytimeError(f"--to {to} must be onnx")
-    options: dict[str, Any] = {}
+    net, options = load(run), dict[str, Any]()
     if exits is not None:
         options["exits"] = [number - 1 for number in _numbers(exits)]
+        if max(options["exits"]) >= net.exits:
+            raise AnytimeError(f"--exits {exits}: the network has {net.exits}")
     if any_size:
-        net = load(run)
         options["other"] = example_for(net, size=2 * example_for(net).shape[-1])
     folder = export_run(run, output or run / to, **options)
-    net = anytime.load_exported(folder)
+    exported = anytime.load_exported(folder)
     size = sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
-    print(f"In {folder}/: {net.exits} stages and heads, {size / 1e6:.1f} MB")
+    print(f"In {folder}/: {exported.exits} stages and heads, {size / 1e6:.1f} MB")
     print(f"  python: anytime.predict(anytime.load_exported({str(folder)!r}), x, deadline=0.02)")
 
 

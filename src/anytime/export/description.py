@@ -44,7 +44,8 @@ class Description:
         states: for each stage the names of the values that are needed after it.
         heads: the graph of each exit.
         exits: which exits of the network these are, counted from 1.
-        costs: for one sample, by exit.
+        costs: by exit, for one sample.
+        counted: the shapes of the input that the costs were counted for.
         preprocessing: from images to inputs, with the names of the classes.
         policy: when samples leave early.
         about: versions, the network's name, where it comes from.
@@ -60,6 +61,7 @@ class Description:
     heads: list[GraphFile]
     exits: list[int]
     costs: Costs
+    counted: list[list[int]]
     preprocessing: Preprocessing | None
     policy: Policy | None
     about: dict[str, Any]
@@ -77,8 +79,8 @@ class Description:
     def _check_flow(self) -> None:
         """Every graph takes what is there when it runs, and every file is listed."""
         there = set(self.input)
-        expected = {None: 1}.get(self.structure, self.structure)  # type: ignore[call-overload]
-        if len(self.input) != (len(expected) if isinstance(expected, list) else expected):
+        tensors = len(self.structure) if isinstance(self.structure, list) else self.structure or 1
+        if len(self.input) != tensors or len(self.counted) != tensors or not set(self.input) <= set(self.values):
             raise AnytimeError("the names of the input do not match its structure")
         for stage, state, head in zip(self.stages, self.states, self.heads, strict=True):
             names = [*stage.inputs, *stage.outputs, *state, *head.inputs]
@@ -129,6 +131,7 @@ def _checked(content: dict[str, Any]) -> Description:
         heads=[_graph(**entry) for entry in content["heads"]],
         exits=_counts(content["exits"]),
         costs=Costs(**{name: _counts(costs[name]) for name in ("macs", "params", "heads")}),
+        counted=[_counts(shape) for shape in content["counted"]],
         preprocessing=None if prepare is None else Preprocessing(**prepare),
         policy=None if policy is None else Policy(**policy),
         about=dict(content["about"]),
@@ -136,7 +139,7 @@ def _checked(content: dict[str, Any]) -> Description:
     )
 
 
-def _value(type: str, shape: list[int | str]) -> Value:  # noqa: A002
+def _value(type: str, shape: list[int | str]) -> Value:
     if type not in TYPES:
         raise ValueError(f"the type {type!r} is unknown")
     for size in shape:
@@ -206,7 +209,9 @@ def read_files(folder: Path, description: Description) -> dict[str, bytes]:
             with open_regular(folder / name) as file:
                 contents[name] = file.read()
         except OSError as error:
-            raise AnytimeError(f"{folder / name} cannot be read ({error.strerror}): export the network again") from error
+            raise AnytimeError(
+                f"{folder / name} cannot be read ({error.strerror}): export the network again"
+            ) from error
         if checksum(contents[name]) != expected:
             raise AnytimeError(
                 f"{folder / name} is not the file that was exported: its checksum is wrong (damaged, swapped or of "

@@ -13,9 +13,8 @@ from anytime.errors import AnytimeError
 from anytime.export.description import Description, GraphFile, Runner, read_description, read_files, rows_each
 from anytime.export.graphs import Value
 from anytime.export.onnx_runtime import onnx_runners
-from anytime.inference.inputs import as_input
 from anytime.inference.latency import read_profiles, remember
-from anytime.network import AnytimeNetwork
+from anytime.network import AnytimeNetwork, OwnRows
 
 BACKENDS = {"onnx": onnx_runners}
 
@@ -57,13 +56,45 @@ def make(
     return ExportedNetwork(description, runners)
 
 
-class State:
-    """The values between two stages, by name."""
+class State(OwnRows):
+    """The values between two stages, by name.
 
-    __slots__ = ("values",)
+    Args:
+        values: the arrays.
+        rows: for every named value the dimension that holds the samples, and how many rows each has; None without.
+    """
 
-    def __init__(self, values: dict[str, np.ndarray]) -> None:
-        self.values = values
+    __slots__ = ("rows", "values")
+
+    def __init__(self, values: dict[str, np.ndarray], rows: "dict[str, tuple[int, int] | None]") -> None:
+        self.values, self.rows = values, rows
+
+    def take(self, rows: Any) -> "State":
+        """The state of some samples."""
+        chosen = np.asarray(rows)
+        return State({name: _take(array, self.rows[name], chosen) for name, array in self.values.items()}, self.rows)
+
+    def join(self, others: Sequence["State"]) -> "State":
+        """The state of these samples and those of the others."""
+        joined = {}
+        for name, first in self.values.items():
+            rows, rest = self.rows[name], [other.values[name] for other in others]
+            if rows is not None:
+                joined[name] = np.concatenate([first, *rest], rows[0])
+            elif all(np.array_equal(first, other) for other in rest):
+                joined[name] = first
+            else:
+                raise AnytimeError(f"states with different values of {name} cannot be joined")
+        return State(joined, self.rows)
+
+
+def _take(array: np.ndarray, found: tuple[int, int] | None, rows: np.ndarray) -> np.ndarray:
+    if found is None:
+        return array
+    dim, each = found
+    if each > 1:
+        rows = (rows[:, None] * each + np.arange(each)).reshape(-1)
+    return array.take(rows, dim)
 
 
 class ExportedNetwork(AnytimeNetwork):
@@ -77,8 +108,8 @@ class ExportedNetwork(AnytimeNetwork):
     """
 
     def __init__(self, description: Description, runners: Mapping[str, Runner]) -> None:
-        first = _Input(description)
-        stages: list[nn.Module] = []
+        rows = {name: _rows_of(value) for name, value in description.values.items()}
+        first, stages = _Input(description, rows), list[nn.Module]()
         for stage, state in zip(description.stages, description.states, strict=True):
             stages.append(_Stage(stage, state, runners[stage.file], None if stages else first))
         super().__init__(stages, [_Head(head, runners[head.file]) for head in description.heads])
@@ -86,40 +117,14 @@ class ExportedNetwork(AnytimeNetwork):
         self.preprocessing = description.preprocessing
         self.eval()
 
-    def take(self, state: State, rows: Any) -> State:
-        """The state of some samples of the batch."""
-        chosen = np.asarray(rows)
-        return State({name: self._taken(name, array, chosen) for name, array in state.values.items()})
-
-    def _taken(self, name: str, array: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        found = _rows_of(self.description.values[name])
-        if found is None:
-            return array
-        dim, each = found
-        if each > 1:
-            rows = (rows[:, None] * each + np.arange(each)).reshape(-1)
-        return array.take(rows, dim)
-
-    def join(self, states: Sequence[State]) -> State:
-        """The state of several batches as one, in their order: the reverse of ``take``."""
-        joined = {}
-        for name, first in states[0].values.items():
-            found, arrays = _rows_of(self.description.values[name]), [state.values[name] for state in states]
-            if found is None:
-                if any(array.shape != first.shape for array in arrays):
-                    raise AnytimeError(f"states of other sizes cannot be joined: {[array.shape for array in arrays]}")
-                joined[name] = first
-                continue
-            try:
-                joined[name] = np.concatenate(arrays, found[0])
-            except ValueError as error:
-                raise AnytimeError(f"states of other sizes cannot be joined: {error}") from error
-        return State(joined)
-
     def stated_costs(self, example: Any) -> Costs:
         """What ``anytime.costs`` returns: counted when the network was exported."""
-        batch = self.stages[0].first.samples(as_input(self, example))  # type: ignore[union-attr]
-        known = self.description.costs
+        first: _Input = self.stages[0].first  # type: ignore[assignment]
+        leaves, known = first.leaves(example), self.description.costs
+        for leaf, counted in zip(leaves.values(), self.description.counted, strict=True):
+            if list(leaf.shape[1:]) != counted[1:]:
+                raise AnytimeError(f"the costs are known for inputs of the shape {counted}, not {list(leaf.shape)}")
+        batch = first.samples(leaves)
         return Costs([batch * macs for macs in known.macs], known.params, [batch * macs for macs in known.heads])
 
     def layout(self) -> dict[str, Any]:
@@ -144,13 +149,15 @@ class _Stage(nn.Module):
 
     def forward(self, state: Any) -> State:
         """The state after it."""
-        values = state.values if self.first is None else self.first(state)
+        if self.first is not None:
+            state = self.first(state)
+        values = state.values
         made = dict(zip(self._returns, self._run([values[name] for name in self._takes]), strict=True))
         if not self._all:
             made = {name: array for name, array in made.items() if name in self._state}
         for name in self._keeps:
             made[name] = values[name]
-        return State(made)
+        return State(made, state.rows)
 
 
 class _Head(nn.Module):
@@ -168,12 +175,12 @@ class _Head(nn.Module):
 class _Input:
     """The input of the first stage: checked, and its tensors as arrays by name."""
 
-    def __init__(self, description: Description) -> None:
-        self.structure = description.structure
+    def __init__(self, description: Description, rows: dict[str, tuple[int, int] | None]) -> None:
+        self.rows, self.structure = rows, description.structure
         self.expected = {name: description.values[name] for name in description.input}
 
-    def __call__(self, x: Any) -> dict[str, np.ndarray]:
-        return {name: _array(leaf, self.expected[name]) for name, leaf in self.leaves(x).items()}
+    def __call__(self, x: Any) -> State:
+        return State({name: _array(leaf, self.expected[name]) for name, leaf in self.leaves(x).items()}, self.rows)
 
     def leaves(self, x: Any) -> dict[str, Any]:
         """The tensors or arrays of an input, by name; raises if it has another form or size."""
@@ -188,23 +195,20 @@ class _Input:
                 raise AnytimeError(f"got {_form(x)}; the network was exported for a list of {self.structure} tensors")
             found = list(x)
         named = dict(zip(self.expected, found, strict=True))
-        batches = set()
         for name, leaf in named.items():
             shape = self.expected[name].shape
             fits = isinstance(leaf, Tensor | np.ndarray) and leaf.ndim == len(shape)
             if not fits or any(isinstance(n, int) and n != m for n, m in zip(shape, leaf.shape, strict=True)):
                 raise AnytimeError(f"got {_form(leaf)}; the network was exported for {_sizes(shape)}")
-            batches |= {m // each for n, m in zip(shape, leaf.shape, strict=True) if (each := rows_each(n))}
-        if len(batches) > 1:
-            raise AnytimeError(f"the tensors of the input have different numbers of samples: {sorted(batches)}")
+        self.samples(named)
         return named
 
-    def samples(self, x: Any) -> int:
-        """The number of samples of an input."""
-        for name, leaf in self.leaves(x).items():
-            if found := _rows_of(self.expected[name]):
-                return leaf.shape[found[0]] // found[1]
-        return 1
+    def samples(self, leaves: dict[str, Any]) -> int:
+        """The number of samples, which all tensors of the input have."""
+        found = {leaf.shape[rows[0]] // rows[1] for name, leaf in leaves.items() if (rows := self.rows[name])}
+        if len(found) != 1:
+            raise AnytimeError(f"the tensors of the input have different numbers of samples: {sorted(found)}")
+        return found.pop()
 
 
 def _array(leaf: Any, expected: Value) -> np.ndarray:

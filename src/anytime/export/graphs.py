@@ -26,42 +26,42 @@ class Value:
     """Sizes. ``batch`` is the number of samples, ``4*batch`` four rows for each; ``any`` may be any size."""
 
 
+@dataclass
 class Graph:
     """A stage or a head as a function of tensors.
 
-    Args:
+    Attributes:
         modules: what runs, one after another.
-        structure: of the state that the first of them takes, with the leaves that are no tensors.
+        structure: of the state that the first of them takes: its leaves that are no tensors, None for those that are.
         inputs: the names of the tensors in it.
         example: those tensors.
+        result: what the last module returned for them.
+        outputs: the names of the tensors that are returned.
+        wanted: where they are among the leaves of the result.
     """
 
-    def __init__(
-        self, modules: Sequence[nn.Module], structure: Any, inputs: list[str], example: list[Tensor]
-    ) -> None:
-        self.inputs, self.example = inputs, example
-        self.outputs: list[str] = []
-        self._run, self._structure = tuple(modules), structure
-        self._wanted: list[int] = []
+    modules: list[nn.Module]
+    structure: tuple[list[tuple[Any] | None], Any]
+    inputs: list[str]
+    example: list[Tensor]
+    result: Any = None
+    outputs: list[str] = field(default_factory=list)
+    wanted: list[int] = field(default_factory=list)
 
-    def whole(self, tensors: Sequence[Tensor]) -> Any:
-        """The state, or the logits, that the last module returns."""
-        leaves, spec = self._structure
+    def run(self, tensors: Sequence[Tensor]) -> Any:
+        """What the last module returns."""
+        leaves, spec = self.structure
         given = iter(tensors)
         state = tree_unflatten([next(given) if leaf is None else leaf[0] for leaf in leaves], spec)
-        for module in self._run:
+        for module in self.modules:
             state = module(state)
         return state
 
     def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """The tensors that are named by ``outputs``."""
-        # A module may work in place; what it was given may be needed again.
-        leaves = tree_flatten(self.whole([tensor.clone() for tensor in tensors]))[0]
-        return tuple(leaves[i] for i in self._wanted)
-
-    def returns(self, outputs: list[str], wanted: list[int]) -> None:
-        """Say which leaves of the result are returned, and by which names."""
-        self.outputs, self._wanted = outputs, wanted
+        """The tensors that ``outputs`` names."""
+        # A module may work in place, and what it is given may be needed again.
+        leaves = tree_flatten(self.run([tensor.clone() for tensor in tensors]))[0]
+        return tuple(leaves[i] for i in self.wanted)
 
 
 @dataclass
@@ -135,7 +135,7 @@ def staged(net: AnytimeNetwork, example: Any, exits: Iterable[int] | None = None
 
 
 def _followed(net: AnytimeNetwork, wanted: frozenset[int], x: Any) -> list[tuple[Graph, Graph]]:
-    """Each stage and head with its example, its names and what it returns."""
+    """Each stage and head, as it is for this input."""
     names, _ = _names(x)
     graphs: list[tuple[Graph, Graph]] = []
     for chain in _chains(net, wanted):
@@ -146,19 +146,17 @@ def _followed(net: AnytimeNetwork, wanted: frozenset[int], x: Any) -> list[tuple
             modules.append(stage)
             if head is None:
                 continue
-            graph = _graph(modules, state, known)
-            before = {id(tensor): tensor._version for tensor in _tensors(state)}
-            after = graph.whole(_tensors(state))
-            known = _returned(graph, after, known, before, f"state_{len(graphs) + 1:02d}")
-            reads = _graph([head], after, known)
-            logits = head(after)
-            if not isinstance(logits, Tensor):
-                raise AnytimeError(f"the head {len(graphs) + 1} returns a {type(logits).__name__}; expected a tensor")
-            reads.returns([LOGITS], [0])
-            reads.logits = logits  # type: ignore[assignment]
-            graphs.append((graph, reads))
-            # Kept alive: ids of tensors are names here.
-            graph.before, graph.after, state, modules = state, after, after, []
+            number = len(graphs) + 1
+            run = _graph(modules, state, known)
+            versions = {id(tensor): tensor._version for tensor in run.example}
+            state = run.result = run.run(run.example)
+            known = _name_results(run, known, versions, f"state_{number:02d}")
+            answer = _graph([head], state, known)
+            answer.result, answer.outputs, answer.wanted = head(state), [LOGITS], [0]
+            if not isinstance(answer.result, Tensor):
+                raise AnytimeError(f"head {number} returns a {type(answer.result).__name__}; expected a tensor")
+            graphs.append((run, answer))
+            modules = []
     return graphs
 
 
@@ -169,24 +167,19 @@ def _graph(modules: list[nn.Module], state: Any, known: dict[int, str]) -> Graph
     return Graph(modules, structure, [known[id(tensor)] for tensor in tensors], tensors)
 
 
-def _returned(graph: Graph, after: Any, known: dict[int, str], versions: dict[int, int], prefix: str) -> dict[int, str]:
-    """Name the tensors of a new state: those that passed through unchanged keep the names that they had."""
-    leaves = tree_flatten(after)[0]
-    named: dict[int, str] = {}
-    outputs: list[str] = []
-    wanted: list[int] = []
+def _name_results(graph: Graph, known: dict[int, str], versions: dict[int, int], prefix: str) -> dict[int, str]:
+    """Name the tensors of a new state, by id: those that passed through unchanged keep the names that they had."""
+    leaves = tree_flatten(graph.result)[0]
     tensors = [(i, leaf) for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
     kept = {id(t) for _, t in tensors if id(t) in known and t._version == versions[id(t)]}
-    if len(kept) == len({id(t) for _, t in tensors}):  # a graph returns at least one tensor
+    if kept == {id(t) for _, t in tensors}:  # a graph returns at least one tensor
         kept = set()
+    named = {each: known[each] for each in kept}
     for i, tensor in tensors:
-        if id(tensor) in kept:
-            named[id(tensor)] = known[id(tensor)]
-        elif id(tensor) not in named:
-            named[id(tensor)] = f"{prefix}_{len(outputs)}"
-            outputs.append(named[id(tensor)])
-            wanted.append(i)
-    graph.returns(outputs, wanted)
+        if id(tensor) not in named:
+            named[id(tensor)] = f"{prefix}_{len(graph.outputs)}"
+            graph.outputs.append(named[id(tensor)])
+            graph.wanted.append(i)
     return named
 
 
@@ -200,7 +193,7 @@ def _chains(net: AnytimeNetwork, wanted: frozenset[int]) -> list[list[Unit]]:
     for member, exit in (net.offered[i] for i in sorted(wanted)):
         exits.setdefault(member, set()).add(exit)
     for member, chosen in exits.items():
-        units = net.members[member].units[: max(chosen) + 1]  # type: ignore[index, union-attr]
+        units: list[Unit] = net.members[member].units[: max(chosen) + 1]  # type: ignore[index, union-attr, assignment]
         chains[member] = [(stage, head if i in chosen else None) for i, (stage, head) in enumerate(units)]
     return list(chains.values())
 
@@ -220,8 +213,7 @@ def _sizes(graphs: list[tuple[Graph, Graph]]) -> dict[str, tuple[str, tuple[int,
         for graph in (stage, head):
             for name, tensor in zip(graph.inputs, graph.example, strict=True):
                 sizes[name] = (str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape))
-        logits: Any = head.logits
-        sizes.setdefault(LOGITS, (str(logits.dtype).removeprefix("torch."), tuple(logits.shape)))
+        sizes.setdefault(LOGITS, (str(head.result.dtype).removeprefix("torch."), tuple(head.result.shape)))
     return sizes
 
 
@@ -273,4 +265,3 @@ def samples(x: Any, count: int) -> Any:
     if isinstance(x, dict):
         return {key: cut(value) for key, value in x.items()}
     return type(x)([cut(value) for value in x])
-

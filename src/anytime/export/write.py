@@ -70,17 +70,20 @@ def onnx(
             f"the policy is for {len(policy.temperatures)} exits, and {len(plan.exits)} are exported: a policy is "
             "calibrated for all exits of a network"
         )
+    examples = [example] if other is None else [example, other]
+    made: tuple[Description, dict[str, bytes]] | None = None
     for translate in _translators(net):
         models = translate(plan)
         contents = _contents(package, models)
-        description = describe(plan, "onnx", "onnx", models, contents, policy, about or {})
+        made = describe(plan, "onnx", models, contents, policy, about or {}), contents
         try:
-            check(make(description, contents), plan, [example] if other is None else [example, other])
+            check(make(*made), plan, examples)
             break
         except AnytimeError:
             if translate is captured:
                 raise
-    return write(Path(folder), description, contents)
+    assert made is not None
+    return write(Path(folder), *made)
 
 
 def _translators(net: AnytimeNetwork) -> Sequence[Any]:
@@ -123,7 +126,6 @@ def _raw(onnx: Any, tensor: Any) -> bytes:
 def describe(
     plan: Staged,
     backend: str,
-    suffix: str,
     models: Mapping[str, Any],
     contents: Mapping[str, bytes],
     policy: Policy | None,
@@ -135,7 +137,7 @@ def describe(
     for i, (stage, head) in enumerate(zip(plan.stages, plan.heads, strict=True), start=1):
         for kind, graph, into in (("stage", stage, stages), ("head", head, heads)):
             name = f"{kind}-{i:02d}"
-            into.append(GraphFile(f"{name}.{suffix}", used[name], list(graph.outputs)))
+            into.append(GraphFile(f"{name}.{backend}", used[name], list(graph.outputs)))
     states, needed = [], set[str]()
     for stage, head in zip(reversed(stages), reversed(heads), strict=True):
         needed |= set(head.inputs)
@@ -152,6 +154,7 @@ def describe(
         heads=heads,
         exits=[exit + 1 for exit in plan.exits],
         costs=plan.costs,
+        counted=[[1, *tensor.shape[1:]] for tensor in plan.stages[0].example],
         preprocessing=net.preprocessing,
         policy=policy,
         about={"network": (net.config or {}).get("model") or type(net).__name__, **_versions(), **about},
