@@ -62,7 +62,8 @@ def test_the_command(run, saved, tmp_path):
         assert message in err
 
 
-def test_predict_on_onnx_runtime(run, saved, tmp_path):
+@pytest.mark.usefixtures("saved")
+def test_predict_on_onnx_runtime(run, tmp_path):
     image = pytest.importorskip("PIL.Image")
     image.new("L", (8, 8), 77).save(tmp_path / "gray.png")
     answers = []

@@ -165,8 +165,7 @@ def test_arrays_and_tensors_and_other_precisions(tmp_path):
     net = lively(FAMILIES["resann"]())
     found, x = exported(net, images(1), tmp_path), images(2)
     for given in (x.numpy(), x.double(), x.numpy().astype(np.float64), x.contiguous(memory_format=torch.channels_last)):
-        parity = [torch.allclose(a.logits, b.logits, atol=1e-5) for a, b in zip(found.steps(given), found.steps(x))]
-        assert all(parity)
+        assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(found(given), found(x), strict=True))
         assert torch.allclose(anytime.predict(found, given).logits, list(found.steps(x))[-1].logits, atol=1e-5)
     walk = found.walk(x.numpy())
     assert torch.equal(next(walk)(), next(found.steps(x)).logits)

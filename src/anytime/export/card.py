@@ -10,7 +10,7 @@ def model_card(description: Description) -> str:
     lines = [
         f"# {about.get('network', 'An anytime network')}, exported for {description.backend}",
         "",
-        "An anytime network as one graph for each stage and one for each exit's head. Run the stages one after another: "
+        "An anytime network as one graph for each stage and one for each exit's head. Run one stage after another: "
         "after any of them its head gives a prediction, and later exits are better.",
         "",
         "    import anytime",

@@ -218,8 +218,8 @@ def _array(leaf: Any, expected: Value) -> np.ndarray:
     # Floats of another precision and integers of another width are converted; bytes are no floats.
     if array.dtype.kind != np.dtype(expected.type).kind:
         raise AnytimeError(
-            f"the input is {array.dtype}, the network was exported for {expected.type}: normalize pixels as in training "
-            "first: net.preprocess(pixels)"
+            f"the input is {array.dtype}, the network was exported for {expected.type}: normalize pixels as in "
+            "training first: net.preprocess(pixels)"
         )
     return np.ascontiguousarray(array, expected.type)
 

@@ -99,8 +99,8 @@ def _check_signature(session: Any, graph: GraphFile, description: Description, w
     for said, found in ((graph.inputs, session.get_inputs()), (graph.outputs, session.get_outputs())):
         if sorted(said) != sorted(value.name for value in found):
             raise AnytimeError(
-                f"{where}: {graph.file} is the graph of another stage or network: it has {[v.name for v in found]} where "
-                f"anytime.json says {said}"
+                f"{where}: {graph.file} is the graph of another stage or network: it has {[v.name for v in found]}, "
+                f"and anytime.json says {said}"
             )
         for value in found:
             expected = description.values[value.name]
