@@ -10,6 +10,7 @@ from anytime.ensemble.eann import EANN
 from anytime.ensemble.team import Team
 from anytime.errors import AnytimeError, MissingExtraError, NonFiniteLossError
 from anytime.evaluation import Curve, evaluate
+from anytime.export.exported import load_exported
 from anytime.inference.background import astart, start
 from anytime.inference.calibration import calibrate
 from anytime.inference.latency import Profile, profile
@@ -58,6 +59,7 @@ __all__ = [
     "list_models",
     "load",
     "load_data",
+    "load_exported",
     "load_pretrained",
     "predict",
     "profile",
