@@ -13,6 +13,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
+from anytime.combination.network import NAME as COMBINED
+from anytime.combination.network import combine
 from anytime.ensemble.eann import EANN
 from anytime.ensemble.eann import NAME as ENSEMBLE
 from anytime.errors import AnytimeError
@@ -178,6 +180,8 @@ def _build(folder: Path, config: dict[str, Any] | None, parameters: int) -> Anyt
 
 
 def _create(config: dict[str, Any]) -> AnytimeNetwork:
+    if config["model"] == COMBINED:
+        return combine(_create(config["network"]), config["rule"], **config["options"]).to("meta")
     with torch.device("meta"):  # no memory and no random numbers for weights that are read anyway
         return create_model(config["model"], **{key: value for key, value in config.items() if key != "model"})
 
