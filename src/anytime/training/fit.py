@@ -11,14 +11,14 @@ from torch import Tensor, nn
 
 from anytime import distributed
 from anytime.data.dataset import Data
-from anytime.errors import AnytimeError, check_number
+from anytime.errors import check_number
 from anytime.evaluation import Curve, check_arguments
 from anytime.network import AnytimeNetwork
 from anytime.training.checkpoint import has_checkpoint, load_checkpoint
 from anytime.training.loop import Training
 from anytime.training.recipe import Recipe, recipe_with
 from anytime.training.run_folder import RunFolder
-from anytime.weights import FirstOrderAdaLoss, create_scheme
+from anytime.weights import create_scheme
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,6 @@ def fit(
     accumulate: int = 1,
     precision: str = "float32",
     compiled: bool = False,
-    distill: float = 0.0,
-    equilibrium: bool = False,
     show: bool = True,
     about: dict[str, Any] | None = None,
     **changes: Any,
@@ -75,10 +73,6 @@ def fit(
             scheme is called once for each part.
         precision: ``float32``, or ``bfloat16`` or ``float16`` on devices that are faster with it.
         compiled: run the network through ``torch.compile``: slow to start, faster afterwards.
-        distill: the share of self-distillation in the losses of the exits, from 0 to 1: the early exits also learn from
-            the last one; see ``anytime.training.distillation``.
-        equilibrium: whether each stage receives the mean, not the sum, of the gradients of the exits above it; see
-            ``anytime.training.equilibrium``.
         show: whether to show progress.
         about: more to write to the run folder's ``run.json``.
         changes: single options of the recipe, e.g. ``epochs=10, lr=0.05``.
@@ -99,13 +93,7 @@ def fit(
         scheme = create_scheme(scheme, net.exits)
     if isinstance(scheme, nn.Module):
         scheme.to(device).train()  # in eval mode an adaptive scheme would not adapt
-    if isinstance(scheme, FirstOrderAdaLoss):
-        if compiled:
-            raise AnytimeError("the scheme first-order looks into the network, which compiled=True does not allow")
-        scheme.watch(net)
-    training = Training(
-        net, data.to(device), scheme, recipe, seed, accumulate, precision, compiled, distill, equilibrium
-    )
+    training = Training(net, data.to(device), scheme, recipe, seed, accumulate, precision, compiled)
     first = distributed.rank() == 0
     path = None if output is None else Path(output)
     place = RunFolder(path, training.facts(), resume, about or {}) if path and first else nullcontext()

@@ -4,7 +4,6 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -21,8 +20,6 @@ from anytime.evaluation import Curve, evaluate, exit_losses, measure, spread_out
 from anytime.network import AnytimeNetwork
 from anytime.progress import progress
 from anytime.training.checkpoint import has_checkpoint
-from anytime.training.distillation import distilled
-from anytime.training.equilibrium import equilibrium
 from anytime.training.guard import Guard
 from anytime.training.interrupt import stop_requested
 from anytime.training.recipe import Recipe, create_optimizer
@@ -42,8 +39,6 @@ class Training:
     accumulate: int = 1
     precision: str = "float32"
     compiled: bool = False
-    distill: float = 0.0
-    equilibrium: bool = False
     history: list[dict[str, Any]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -106,9 +101,7 @@ class Training:
         title = (self.net.config or {}).get("model") or type(self.net).__name__
         title = f"{title} {getattr(self.scheme, '_get_name', lambda: 'training')()}"
         saved = time.monotonic()
-        balance = equilibrium(self.net, self.exits) if self.equilibrium else nullcontext()
-        bars = progress(title, self.recipe.epochs, self.images, done, show)
-        with stop_requested() as requested, balance, bars as bar:
+        with stop_requested() as requested, progress(title, self.recipe.epochs, self.images, done, show) as bar:
             self.stopping = requested.is_set
             while not self.state.finished:
                 for losses, count in self.epoch_steps():
@@ -196,8 +189,6 @@ class Training:
         with torch.autocast(self.device.type, getattr(torch, self.precision), enabled=self.precision != "float32"):
             logits = stacked(self.forward(x, self.only), self.data).float()
         losses = exit_losses(logits, labels)
-        if self.distill:
-            losses = distilled(logits, losses, self.distill)
         # If one loss is not finite all become NaN, so that no average of the scheme moves.
         weighed = torch.where(losses.isfinite().all(), losses * share, torch.nan)
         if self.only is not None:  # a scheme gets one loss per exit; those left out are zeros without a graph
@@ -262,8 +253,6 @@ class Training:
             "accumulate": self.accumulate,
             "precision": self.precision,
             "compiled": self.compiled,
-            **({"distill": self.distill} if self.distill else {}),
-            **({"equilibrium": True} if self.equilibrium else {}),
         }
 
 
