@@ -30,6 +30,7 @@ def test_laws_of_every_network(rule, tmp_path):
     net, x = anytime.combine(resann(), rule), torch.randn(6, 3, 32, 32)
     laws.prefix_law(net, x)
     laws.narrowing_law(net, x)
+    laws.joining_law(net, x)
     laws.save_law(net, x)
     laws.cost_law(net, x[:1])
     whole = net(x)

@@ -5,7 +5,6 @@ from itertools import chain
 from typing import Any
 
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
 
 from anytime.combination.boosting import Boosting
 from anytime.combination.caching import Caching
@@ -14,7 +13,7 @@ from anytime.combination.product import Product
 from anytime.combination.rule import Rule
 from anytime.errors import AnytimeError
 from anytime.evaluation import collect
-from anytime.network import AnytimeNetwork, ReachedExit, Step, select_rows
+from anytime.network import AnytimeNetwork, ReachedExit, Step
 from anytime.preprocessing import Preprocessing
 
 RULES: dict[str, type[Rule]] = {rule.name: rule for rule in (Ensemble, Product, Caching, Boosting)}
@@ -136,12 +135,6 @@ class CombinedNetwork(AnytimeNetwork):
             answer, memory = self.rule(step.exit, step.logits, memory)
             if step.exit in wanted:
                 yield Step(step.exit, answer)
-
-    def take(self, state: Any, rows: Tensor) -> Any:
-        """The state of some samples of the batch."""
-        inner, *others = state
-        others = tree_map(lambda leaf: select_rows(leaf, rows) if isinstance(leaf, Tensor) else leaf, others)
-        return (self.net.take(inner, rows), *others)
 
 
 class CombinedStage(nn.Module):
