@@ -19,6 +19,7 @@ from anytime.ensemble.eann import EANN
 from anytime.ensemble.eann import NAME as ENSEMBLE
 from anytime.errors import AnytimeError
 from anytime.files import json_text, locked, pack, read_json, read_tensors, write_together
+from anytime.inference.batch_times import FILE as BATCH_TIMES
 from anytime.inference.conformal import FILE as SETS
 from anytime.inference.latency import FILE as PROFILES
 from anytime.inference.latency import read_profiles, remember
@@ -40,7 +41,7 @@ def save(net: AnytimeNetwork, folder: str | Path, **about: Any) -> Path:
         net: the network. One that ``create_model`` built can be loaded by the folder alone; any other by
             ``load(folder, net=...)`` with a network built in the same way.
         folder: created if it does not exist. Files of an earlier ``save`` are replaced once the new ones are complete;
-            a latency profile, an early-exit policy and conformal sets of the earlier model are removed.
+            latency profiles, an early-exit policy and conformal sets of the earlier model are removed.
         about: anything else that users of the model need and JSON can hold.
 
     Examples:
@@ -65,7 +66,7 @@ def save(net: AnytimeNetwork, folder: str | Path, **about: Any) -> Path:
             WEIGHTS: lambda path: save_file(tensors, path, metadata),
             CONFIG: lambda path: path.write_text(text, encoding="utf-8"),
         },
-        remove=(PROFILES, POLICY, SETS),
+        remove=(PROFILES, BATCH_TIMES, POLICY, SETS),
     )
     return folder
 

@@ -14,6 +14,7 @@ from anytime.weights.fixed import Const, HalfEnd, LinearWeights, OnlyExit
 from anytime.weights.geometric_mean import GeometricMean
 from anytime.weights.log_barrier import LogBarrier
 from anytime.weights.scheme import AdaptiveScheme, WeightScheme
+from anytime.weights.tasks import TaskWeights
 
 __all__ = [
     "FAMO",
@@ -26,6 +27,7 @@ __all__ = [
     "LinearWeights",
     "LogBarrier",
     "OnlyExit",
+    "TaskWeights",
     "WeightScheme",
     "create_scheme",
 ]
