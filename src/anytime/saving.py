@@ -166,7 +166,7 @@ def _check_types(folder: Path, tensors: dict[str, Tensor], net: nn.Module, conve
 
 
 def _build(folder: Path, config: dict[str, Any] | None, parameters: int) -> AnytimeNetwork:
-    """The network that a configuration describes, on the meta device and with at most so many parameters."""
+    """The network that a configuration describes, on the meta device; it may have at most ``parameters`` parameters."""
     if config is None:
         raise AnytimeError(
             f"{folder}: {CONFIG} does not say how to build this network; build it as before saving and call "
