@@ -101,17 +101,17 @@ def percent(value: float, digits: int = 1) -> str:
 
 
 def gains() -> str:
-    """What a network reaches at parts of its cost, with all samples stopping alike and with easy ones leaving early."""
+    """What a network reaches at parts of its cost, with all samples stopping at the same exit and with easy ones leaving early."""
     found = results("budgets")
     full = found["macs"][-1]
     lines = [
-        "| of the network's cost | test error, all images stop alike | test error, easy images leave early |",
+        "| of the network's cost | test error, all images stop at the same exit | test error, easy images leave early |",
         "|---:|---:|---:|",
     ]
-    for fraction, alike in found["fractions"].items():
+    for fraction, same in found["fractions"].items():
         early = min(found["budgets"]["common"], key=lambda p: abs(p["budget"] / full - float(fraction)))
         lines.append(
-            f"| {float(fraction):.0%} | {percent(alike['error'])} % (exit {alike['exit']}, {alike['fraction_used']:.0%}) "
+            f"| {float(fraction):.0%} | {percent(same['error'])} % (exit {same['exit']}, {same['fraction_used']:.0%}) "
             f"| {percent(early['error'])} % ({early['cost'] / full:.0%} on average) |"
         )
     return "\n" + "\n".join(lines) + "\n"

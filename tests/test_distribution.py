@@ -58,7 +58,8 @@ def test_a_wheel_in_a_clean_environment(distribution, tmp_path):
     run(bin / "pip", "install", "--quiet", "--constraint", ROOT / "constraints.txt", wheel)
     assert run(bin / "python", "-c", "import anytime; print(anytime.__file__)").startswith(str(tmp_path))
     example = re.search(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S)
-    run(bin / "python", "-c", example[1])
+    assert "deadline=0.020" in example[1]
+    run(bin / "python", "-c", example[1].replace("deadline=0.020", "deadline=60"))  # a busy machine may miss 20 ms
     refused = subprocess.run([bin / "anytime", "--help"], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert 'run: pip install "anytime-nets[cli]"' in refused.stderr
     run(bin / "pip", "install", "--quiet", "--constraint", ROOT / "constraints.txt", f"{wheel}[cli]")
