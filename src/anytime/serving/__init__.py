@@ -1,0 +1,1 @@
+"""Serving under deadlines: the engine, and HTTP in front of it."""
