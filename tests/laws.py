@@ -9,6 +9,7 @@ from torch import nn
 
 import anytime
 from anytime.cost import counting
+from anytime.network import clone_tensors, tensors_of
 
 
 def prefix_law(net, x):
@@ -137,6 +138,36 @@ def narrowing_law(net, x):
         assert len(inside) < len(whole[0])
 
 
+def has_channels_last(tensor):
+    return tensor.ndim == 4 and tensor.is_contiguous(memory_format=torch.channels_last)
+
+
+def joining_law(net, x, sizes=(1, 2, 1)):
+    """Batches that are joined and divided at every stage answer as they do alone; ``take`` after ``join`` gives them
+    back, with their layout in memory."""
+    parts, first = [], 0
+    for size in sizes:
+        parts.append(net.take(x, torch.arange(first, first + size)))
+        first += size
+    with torch.no_grad():
+        alone = [net(clone_tensors(part)) for part in parts]
+        for stage, exit in enumerate(net.stage_exits):
+            joined = net.join(parts)
+            ends = list(itertools.accumulate(sizes))
+            back = [net.take(joined, torch.arange(end - size, end)) for end, size in zip(ends, sizes, strict=True)]
+            for before, after in zip(parts, back, strict=True):
+                for a, b in zip(tensors_of(before), tensors_of(after), strict=True):
+                    assert torch.equal(a, b)
+                    assert not has_channels_last(a) or has_channels_last(b)
+            state = net.run_stage(stage, joined)
+            reached = net.exit_after(stage, state)
+            assert (reached is None) == (exit is None)
+            if reached is not None:
+                expected = torch.cat([logits[exit] for logits in alone])
+                torch.testing.assert_close(reached(), expected, atol=1e-5, rtol=1e-5)
+            parts = [net.take(state, torch.arange(end - size, end)) for end, size in zip(ends, sizes, strict=True)]
+
+
 def own_logits(model, x):
     output = model(**x) if isinstance(x, dict) else model(x)
     return output if isinstance(output, torch.Tensor) else output.logits
@@ -159,6 +190,7 @@ def conversion_law(model, x, net):
             assert started[-1] == step.exit, "a deeper stage has run"
         if net.paused_because is None:
             narrowing_law(net, rows(x, torch.tensor([0, 1, 0, 1])))
+            joining_law(net, rows(x, torch.tensor([0, 1, 0, 1])))
     cost = anytime.costs(net, x)
     with counting() as counter:
         own_logits(model, x)

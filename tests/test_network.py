@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 import anytime
-from anytime.network import select_rows
+from anytime.network import select_rows, tensors_of
 
 
 class Pair(nn.Module):
@@ -38,6 +38,7 @@ def test_laws_with_a_state_of_many_tensors(net):
     x = torch.randn(5, 6)
     laws.prefix_law(net, x)
     laws.skipping_law(net, x, [1, -2])
+    laws.joining_law(net, x)
     assert anytime.costs(net, x).macs == [5 * (72 * i + 18 * i) for i in range(1, 5)]
 
 
@@ -86,3 +87,22 @@ def test_chosen_rows_keep_their_layout():
         assert chosen.is_contiguous(memory_format=layout)
     assert torch.equal(select_rows(x.transpose(0, 1), rows, dim=1), x[rows].transpose(0, 1))
     assert torch.equal(select_rows(x[:, :1].expand(6, 4, 5, 7), rows), x[rows, :1].expand(3, 4, 5, 7))
+
+
+@pytest.mark.parametrize("name", ["resann-1-8", "msdnet-cifar-2-1-1", "resann-1-8-patch2"])
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_joined_batches_keep_channels_last(name, layout):
+    net = anytime.create_model(name).eval()
+    x = torch.randn(4, 3, 32, 32).contiguous(memory_format=layout)
+    laws.joining_law(net, x)
+    with torch.no_grad():
+        states = [net.run_stage(0, net.take(x, torch.tensor([i]))) for i in range(4)]
+    joined = tensors_of(net.join(states))
+    assert all(t.is_contiguous(memory_format=torch.channels_last) for t in joined)
+
+
+def test_what_cannot_be_joined(net):
+    with pytest.raises(anytime.AnytimeError, match="same stage, and of samples of the same shape"):
+        net.join([torch.zeros(1, 6), torch.zeros(1, 7)])
+    with pytest.raises(anytime.AnytimeError, match="'a' and 'b'"):
+        net.join([{"x": torch.zeros(1, 6), "kind": kind} for kind in "ab"])

@@ -1,9 +1,9 @@
 """AnytimeNetwork: stages in a row, an exit after each."""
 
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -47,6 +47,18 @@ class ReachedExit:
     def close(self) -> None:
         """Release the state: the next stage is about to run."""
         self._head = self._state = None
+
+
+class OwnRows:
+    """A state that itself knows where its samples are: not along the first dimension of every tensor."""
+
+    def take(self, rows: Tensor) -> Self:
+        """The state of some samples."""
+        raise NotImplementedError
+
+    def join(self, others: "Sequence[Self]") -> Self:
+        """The state of these samples and those of the others after them."""
+        raise NotImplementedError
 
 
 class AnytimeNetwork(nn.Module):
@@ -172,7 +184,63 @@ class AnytimeNetwork(nn.Module):
 
     def take(self, state: Any, rows: Tensor) -> Any:
         """The state of some samples of the batch: those rows of every tensor in it."""
-        return tree_map(lambda leaf: select_rows(leaf, rows) if isinstance(leaf, Tensor) else leaf, state)
+
+        def chosen(leaf: Any) -> Any:
+            if isinstance(leaf, OwnRows):
+                return leaf.take(rows)
+            return select_rows(leaf, rows) if isinstance(leaf, Tensor) else leaf
+
+        return tree_map(chosen, state, is_leaf=_has_own_rows)
+
+    def join(self, states: Sequence[Any]) -> Any:
+        """One state of all samples, in the order given: the reverse of ``take``.
+
+        Args:
+            states: after the same stage, or inputs; of samples of the same shape.
+
+        Examples:
+            >>> import torch
+            >>> net = AnytimeNetwork([nn.Linear(8, 8), nn.Linear(8, 8)], [nn.Linear(8, 3), nn.Linear(8, 3)])
+            >>> states = [net.run_stage(0, torch.zeros(n, 8)) for n in (1, 2)]
+            >>> joined = net.run_stage(1, net.join(states))
+            >>> net.exit_after(1, joined)().shape
+            torch.Size([3, 3])
+        """
+        if len(states) == 1:
+            return states[0]
+
+        def together(first: Any, *others: Any) -> Any:
+            if isinstance(first, OwnRows):
+                return first.join(others)
+            return join_values(first, others)
+
+        try:
+            return tree_map(together, *states, is_leaf=_has_own_rows)
+        except (ValueError, RuntimeError, TypeError) as error:
+            if isinstance(error, AnytimeError):
+                raise
+            raise AnytimeError(
+                f"these {len(states)} states cannot be joined ({error}): they must be after the same stage, and of "
+                "samples of the same shape"
+            ) from error
+
+    @property
+    def stage_exits(self) -> list[int | None]:
+        """For each stage, in the order in which they run, the exit after it; None where it has none."""
+        return list(range(self.exits))
+
+    def run_stage(self, stage: int, state: Any) -> Any:
+        """Run one stage of a walk that may pause, be joined by others and be divided between any two stages.
+
+        Args:
+            stage: its number; 0 is the first.
+            state: what ``run_stage`` returned for the stage before; for stage 0 the network's input. It may be changed.
+        """
+        return self.stages[stage](state)
+
+    def exit_after(self, stage: int, state: Any) -> ReachedExit | None:
+        """The exit that ``walk`` yields after a stage, given the state that ``run_stage`` returned."""
+        return ReachedExit(self.heads[stage], state)
 
     def exit_indices(self, only: Iterable[int] | None) -> frozenset[int]:
         """The exits in ``only``, counted from 0; all of them for None. Raises ``IndexError`` for others."""
@@ -215,6 +283,10 @@ def _shares_memory(logits: Tensor, state: Any) -> bool:
         return True
 
 
+def _has_own_rows(state: Any) -> bool:
+    return isinstance(state, OwnRows)
+
+
 def tensors_of(state: Any) -> list[Tensor]:
     """All tensors of a state or an input."""
     if isinstance(state, Tensor):
@@ -230,3 +302,19 @@ def select_rows(tensor: Tensor, rows: Tensor, dim: int = 0) -> Tensor:
     order = sorted(range(tensor.ndim), key=lambda d: (-tensor.stride(d), d))
     back = sorted(range(tensor.ndim), key=order.__getitem__)
     return tensor.permute(order).index_select(order.index(dim), rows).permute(back)
+
+
+def join_values(first: Any, others: Sequence[Any], dim: int | None = 0) -> Any:
+    """Tensors one after another along a dimension, laid out in memory as the first is.
+
+    Values without samples (``dim=None``, or no tensors) must be equal.
+    """
+    if dim is not None and isinstance(first, Tensor):
+        order = sorted(range(first.ndim), key=lambda d: (-first.stride(d), d))
+        back = sorted(range(first.ndim), key=order.__getitem__)
+        return torch.cat([t.permute(order) for t in (first, *others)], order.index(dim)).permute(back)
+    for other in others:
+        same = torch.equal(first, other) if isinstance(first, Tensor) else first == other
+        if not same:
+            raise AnytimeError(f"states with different values, {first!r} and {other!r}, cannot be joined")
+    return first

@@ -69,6 +69,14 @@ def test_seconds(folder, capsys):
     assert "1000 seconds" in out
 
 
+def test_a_risk(folder, capsys):
+    code, out, err = calibrate(folder, capsys, "--risk 0.1 --delta 0.05")
+    assert code == 0, err
+    net, data = anytime.load(folder), anytime.load_data("digits")
+    assert anytime.Policy.load(folder) == anytime.calibrate(net, data.batches(data.validation), risk=0.1, delta=0.05)
+    assert "at most 10.00% of accuracy lost, in 95% of cases" in out
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -77,6 +85,9 @@ def test_seconds(folder, capsys):
         ("--budget 1 --unit macs", "the first exit takes"),
         ("--budget 2", "the last 1"),
         ("--budget nan", "nan"),
+        ("", "either --budget, or --risk"),
+        ("--budget 0.5 --risk 0.1", "either --budget, or --risk"),
+        ("--risk 2", "risk=2.0 must be a number > 0 and < 1"),
     ],
 )
 def test_what_is_refused(folder, capsys, options, message):

@@ -275,3 +275,13 @@ def test_planned_costs_grow_by_no_more_than_the_base(smallest, more, base):
 def test_errors_say_what_to_do(call, said):
     with pytest.raises(anytime.AnytimeError, match=said):
         call()
+
+
+def test_batches_of_converted_members_are_joined():
+    def member(width):
+        blocks = [nn.Sequential(nn.Linear(4, width), nn.ReLU(inplace=True), nn.Linear(width, 4)) for _ in range(2)]
+        return anytime.convert(nn.Sequential(*blocks, nn.Linear(4, 3)).eval(), torch.randn(2, 4), exits=["0"])
+
+    torch.manual_seed(0)
+    eann = anytime.EANN([member(4), member(8)], example=torch.randn(1, 4)).eval()
+    laws.joining_law(eann, torch.randn(4, 4))

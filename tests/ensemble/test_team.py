@@ -24,6 +24,11 @@ LONG = 300
 """Seconds after which a test has failed: far more than anything takes, on a busy machine too."""
 
 
+def assert_same(ours, theirs):
+    """Answers from another process: its tensors may be aligned otherwise in memory, which can change the last bit."""
+    torch.testing.assert_close(ours, theirs.detach(), rtol=1e-5, atol=1e-6)
+
+
 class Gate(nn.Module):
     """In a worker: writes the worker's process id to a file, and waits until the gate is opened."""
 
@@ -97,18 +102,18 @@ def test_a_team_answers_as_its_ensemble(team):
     assert [step.exit for step in steps] == sorted({step.exit for step in steps})
     assert steps[-1].exit == team.eann.exits - 1
     for step in steps:
-        assert torch.equal(step.logits, whole[step.exit])
+        assert_same(step.logits, whole[step.exit])
     prediction = team.predict(X)
     assert prediction.complete
     assert prediction.stopped_by is None
-    assert torch.equal(prediction.logits, whole[-1])
+    assert_same(prediction.logits, whole[-1])
 
 
 def test_many_runs_at_once(team):
     inputs = [torch.randn(3, 5) for _ in range(20)]
     runs = [team.start(x) for x in inputs]
     for run, x in zip(runs, inputs, strict=True):
-        assert torch.equal(run.result().logits, team.eann(x)[-1])
+        assert_same(run.result().logits, team.eann(x)[-1])
         assert run.lost == {}
 
 
@@ -125,7 +130,7 @@ def test_a_thousand_threads(team):
     for thread in threads:
         thread.join()
     for x, answer in zip(inputs, answers, strict=True):
-        assert torch.equal(answer, team.eann(x)[-1])
+        assert_same(answer, team.eann(x)[-1])
 
 
 def test_a_network_that_fails_costs_its_answers(team):
@@ -190,7 +195,7 @@ def test_what_happens_to_the_ensemble_later_does_not_reach_the_team():
         eann.offered = [(1, 0)]
         prediction = team.predict(X)
         assert (prediction.exit, prediction.complete) == (10, True)
-        assert torch.equal(prediction.logits, whole[-1])
+        assert_same(prediction.logits, whole[-1])
 
 
 def test_idle_workers_that_die_cost_nothing(team):
@@ -361,12 +366,12 @@ def dies(team, folder):
     assert best.stopped_by == "lost"
     assert not best.complete
     assert best.exit == 3  # two exits of the first, one of the second, the first of the gated one
-    assert torch.equal(best.logits, whole[3])
+    assert_same(best.logits, whole[3])
     (folder / "open").touch()
     again = team.start(X)  # another worker has replaced it
     assert again.result(LONG).complete
     assert again.lost == {}
-    assert torch.equal(again.result().logits, whole[-1])
+    assert_same(again.result().logits, whole[-1])
 
 
 def test_a_killed_process_costs_its_own_answer(tmp_path):

@@ -3,6 +3,7 @@
 import asyncio
 import copy
 
+import laws
 import pytest
 import torch
 from hypothesis import given, settings
@@ -122,6 +123,7 @@ def test_every_way_to_ask_gives_what_the_exit_gives_alone(net, seed):
         expected = alone(net, x)
         every_way(net, x, expected)
         answers = policy_for(net, 0.4).predict(net, x.clone())
+        laws.joining_law(net, x.clone(), sizes=(2, 1))
     for sample, exit in enumerate(answers.exits.tolist()):
         torch.testing.assert_close(answers.logits[sample], expected[exit][sample])
 

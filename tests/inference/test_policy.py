@@ -7,21 +7,14 @@ import torch
 from forge import forge_json
 from hypothesis import given
 from hypothesis import strategies as st
+from made_up import outputs
 from torch.nn.functional import cross_entropy
 
 import anytime
-from anytime.evaluation import Outputs, collect
-from anytime.inference.calibration import RULES, fit_policy, sweep
+from anytime.evaluation import collect
+from anytime.inference.calibration import fit_policy, sweep
 from anytime.inference.policy import SCORES
-
-
-def outputs(seed, exits=5, samples=200, classes=4):
-    """Exits that get surer and better with depth."""
-    generator = torch.Generator().manual_seed(seed)
-    labels = torch.randint(classes, (samples,), generator=generator)
-    noise = torch.randn(exits, samples, classes, generator=generator)
-    signal = torch.nn.functional.one_hot(labels, classes) * torch.linspace(0.5, 2.5, exits)[:, None, None]
-    return Outputs(noise + signal, labels)
+from anytime.inference.thresholds import RULES
 
 
 @given(st.integers(0, 1000), st.floats(0, 1), st.sampled_from(SCORES), st.sampled_from(list(RULES)))

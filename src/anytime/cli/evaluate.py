@@ -104,13 +104,21 @@ def _sweep(net: AnytimeNetwork, images: Data, curve: Curve, score: str) -> dict[
 @app.command("calibrate")
 def calibrate_command(
     run: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
-    budget: Annotated[float, Option(help="Average cost per sample, as a share of the whole network's: 0.5 is half.")],
+    budget: Annotated[
+        float | None, Option(help="Average cost per sample, as a share of the whole network's: 0.5 is half.")
+    ] = None,
+    risk: Annotated[
+        float | None, Option(help="Or the accuracy that may be lost against the last exit: 0.02 is 2 points.")
+    ] = None,
+    delta: Annotated[
+        float | None, Option(help="The chance that more is lost; without it, the mean is bounded.")
+    ] = None,
     unit: Annotated[str, Option(help="Unit of the budget: fraction, macs or seconds.")] = "fraction",
     score: Annotated[str, Option(help=f"How an exit's confidence is measured: {', '.join(SCORES)}.")] = "confidence",
     as_json: Annotated[bool, Option("--json", help="Print only JSON.")] = False,
     device: Annotated[str, Option(help=DEVICES)] = "auto",
 ) -> None:
-    """Find the thresholds at which samples leave early, so that their average cost meets a budget.
+    """Find the thresholds at which samples leave early, so that their average cost meets a budget or a risk is kept.
 
     The policy is saved beside the model. Thresholds come from the run's validation images, the error from its test
     images.
@@ -118,12 +126,16 @@ def calibrate_command(
     Examples:
     - `anytime calibrate runs/digits-resann-3-16-adaloss-seed0 --budget 0.5`
     - `anytime calibrate runs/a --budget 20e6 --unit macs --score margin`
+    - `anytime calibrate runs/a --risk 0.02 --delta 0.05` loses at most 2 points of accuracy with probability 95 %
     """
+    if (budget is None) == (risk is None) or (risk is None and delta is not None):
+        raise AnytimeError("give either --budget, or --risk with or without --delta")
     asked = read_run(run).get("asked", {})
     net = load(run).to(device_named(device))
     images = prepared(net, run, load_data(asked.get("data", "digits"), size=asked.get("size")))
     where = next(net.parameters()).device
-    policy = anytime.calibrate(net, images.batches(images.validation, device=where), budget, unit, score)
+    batches = images.batches(images.validation, device=where)
+    policy = anytime.calibrate(net, batches, budget, unit, score, risk=risk, delta=delta)
     path = policy.save(run)
     test = collect(net, images.batches(images.test, device=where))
     exits = policy.choose_exits(test.logits)
@@ -132,8 +144,13 @@ def calibrate_command(
     spent = policy.cost(exits)
     if as_json:
         record = {"budget": policy.budget, "unit": policy.unit, "whole_cost": policy.costs[-1], "spent": spent}
+        record |= {} if risk is None else {"risk": risk, "delta": delta, "lost": error - whole}
         print(json.dumps(record | {"images": len(exits), "error": error, "last_exit_error": whole}, indent=2))
         return
+    if risk is not None:
+        print(
+            f"at most {risk:.2%} of accuracy lost, {'on average' if delta is None else f'in {1 - delta:.0%} of cases'}"
+        )
     print(
         f"budget {policy.budget:.4g} {policy.unit} per sample ({policy.budget / policy.costs[-1]:.1%} of the whole "
         f"network)\non {len(exits):,} test images: {spent:.4g} spent ({spent / policy.budget - 1:+.1%} of the budget), "

@@ -58,10 +58,6 @@ class ConvertedNetwork(AnytimeNetwork):
         self.trunk.eval()
         return self
 
-    def take(self, state: Any, rows: Tensor) -> Any:
-        """The state of some samples of the batch."""
-        return state.take(rows)
-
     def _steps(self, x: Any, wanted: frozenset[int]) -> Iterator[Any]:
         if not self.training or not wanted:
             yield from super()._steps(x, wanted)

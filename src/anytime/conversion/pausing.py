@@ -11,6 +11,7 @@ from torch.utils._pytree import register_pytree_node
 
 from anytime.conversion.stages import Trunk
 from anytime.errors import AnytimeError
+from anytime.network import OwnRows
 
 Place = tuple[str, int]
 """A module's name and which of its calls in a forward pass."""
@@ -69,7 +70,7 @@ class Watch:
             self.tell(place, output)
 
 
-class Paused:
+class Paused(OwnRows):
     """The state of a network that is paused in its forward pass."""
 
     def __init__(self, going: "_Going", value: Any) -> None:
@@ -80,6 +81,13 @@ class Paused:
         raise AnytimeError(
             "this network was converted without a graph and is paused inside its own code, so samples cannot be taken "
             f"out of its batch ({len(rows)} should remain); use predict, start or steps instead"
+        )
+
+    def join(self, others: "Sequence[Paused]") -> "Paused":
+        """Not possible, for the same reason."""
+        raise AnytimeError(
+            "this network was converted without a graph and is paused inside its own code, so batches of it cannot be "
+            f"joined ({1 + len(others)} were given); join the inputs instead"
         )
 
 

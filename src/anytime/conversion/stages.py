@@ -1,6 +1,6 @@
 """The stages of a captured model, and the state that is passed between them."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Any
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import register_pytree_node, tree_flatten, tree_map
 
 from anytime.errors import AnytimeError
-from anytime.network import select_rows
+from anytime.network import OwnRows, join_values, select_rows
 
 StageFunction = Callable[..., tuple[Any, ...]]
 """The code of a stage: from the trunk and the incoming values to the outgoing values."""
@@ -49,7 +49,7 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class Carried:
+class Carried(OwnRows):
     """The state between two stages: the values that cross the cut."""
 
     values: tuple[Any, ...]
@@ -60,6 +60,12 @@ class Carried:
         pairs = list(zip(self.values, self.layout, strict=True))
         batch = next(value.shape[layout.dim] for value, layout in pairs if layout and layout.one_each)
         return Carried(tuple(_take(value, layout, rows, batch) for value, layout in pairs), self.layout)
+
+    def join(self, others: "Sequence[Carried]") -> "Carried":
+        """The state of these samples and those of the others."""
+        columns = zip(self.layout, self.values, *(other.values for other in others), strict=True)
+        joined = (join_values(first, rest, layout and layout.dim) for layout, first, *rest in columns)
+        return Carried(tuple(joined), self.layout)
 
 
 register_pytree_node(Carried, lambda c: (list(c.values), c.layout), lambda values, layout: Carried((*values,), layout))

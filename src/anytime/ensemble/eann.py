@@ -5,7 +5,7 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 from functools import cache
 from itertools import chain
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,15 @@ from anytime.evaluation import collect
 from anytime.models import create_model, resann
 from anytime.network import AnytimeNetwork, ReachedExit, clone_tensors
 from anytime.preprocessing import Preprocessing
+
+
+class Between(NamedTuple):
+    """The state of an ensemble between two stages."""
+
+    inputs: Any
+    """The input, for the networks that follow; None when the last one has begun."""
+    state: Any
+    """That of the network that runs."""
 
 
 class EANN(AnytimeNetwork):
@@ -99,6 +108,7 @@ class EANN(AnytimeNetwork):
                 "offered must be one or more (member, exit) in the order in which they are reached, network by network"
             )
         self._offered, self._by_member = pairs, by_member
+        self._places = [(member, i) for member, exits in by_member.items() for i in range(exits[-1] + 1)]
 
     @property
     def exits(self) -> int:
@@ -167,6 +177,27 @@ class EANN(AnytimeNetwork):
                 rows = yield head
                 if rows is not None:
                     x = self.take(x, rows)
+
+    @property
+    def stage_exits(self) -> list[int | None]:
+        """For each stage that runs, the offered exit after it; None where it has none."""
+        index = {pair: i for i, pair in enumerate(self._offered)}
+        return [index.get(place) for place in self._places]
+
+    def run_stage(self, stage: int, state: Any) -> Between:
+        """Run one stage; the state after it holds the input too, as long as a network follows."""
+        member, inner = self._places[stage]
+        inputs, state = (state, None) if stage == 0 else state
+        if inner == 0:
+            last = member == self._places[-1][0]
+            # A network may change its input in place; those after it need it as it was.
+            inputs, state = (None, inputs) if last else (inputs, clone_tensors(inputs))
+        return Between(inputs, self._networks[member].run_stage(inner, state))
+
+    def exit_after(self, stage: int, state: Between) -> ReachedExit | None:
+        """The offered exit after a stage, if there is one. The next stage may change its state, exit or not."""
+        member, inner = self._places[stage]
+        return self._networks[member].exit_after(inner, state.state) if inner in self._by_member[member] else None
 
     def walk_member(
         self, member: int, x: Any, exits: Sequence[int]

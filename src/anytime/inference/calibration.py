@@ -1,8 +1,8 @@
-"""Thresholds of a policy from held-out data, for a budget of the average cost."""
+"""Thresholds of a policy from held-out data, for a budget of the average cost or a bound on what is lost."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from math import exp, inf
+from dataclasses import dataclass, replace
+from math import inf
 from typing import Any
 
 import torch
@@ -14,20 +14,31 @@ from anytime.errors import AnytimeError
 from anytime.evaluation import Outputs, collect
 from anytime.inference.latency import profile
 from anytime.inference.policy import SCORES, UNITS, Judge, Policy
+from anytime.inference.risk import control_risk
+from anytime.inference.temperature import fit_temperatures
+from anytime.inference.thresholds import RULES
 from anytime.network import AnytimeNetwork, tensors_of
 
 
 def calibrate(
     net: AnytimeNetwork,
-    validation: Iterable[tuple[Any, Tensor]],
-    budget: float,
+    validation: Iterable[Any],
+    budget: float | None = None,
     unit: str = "macs",
     score: str = "confidence",
     rule: str = "common",
+    *,
+    risk: float | None = None,
+    delta: float | None = None,
+    labels: bool = True,
 ) -> Policy:
-    """Find per-exit thresholds on held-out data so that the average cost of a sample meets a budget.
+    """Find per-exit thresholds on held-out data, for a budget of the average cost or for a bound on what it costs.
 
-    First each exit gets the temperature that minimizes its cross-entropy (Guo et al. 2017), so that scores of
+    With ``risk=0.02, delta=0.05``, answers lose at most 2 points of accuracy against the last exit with probability
+    95 %, however few or odd the samples; without ``delta``, on average. The thresholds of least cost that keep this
+    are found by ``anytime.inference.risk.control_risk``, which has the details.
+
+    With a budget, each exit gets the temperature that minimizes its cross-entropy (Guo et al. 2017), so that scores of
     different exits can be compared. Then the thresholds are set by one of two rules. Each has one parameter, found by
     bisection so that the average cost meets the budget:
 
@@ -39,10 +50,14 @@ def calibrate(
     Args:
         net: the network.
         validation: batches of inputs and labels that it was not trained on, as for ``collect``.
-        budget: the average cost of a sample, including all heads up to its exit.
+        budget: the average cost of a sample, including all heads up to its exit; either this or ``risk``.
         unit: ``macs``; ``seconds``, as measured on the first batch; or ``fraction`` of the MACs of the whole network.
         score: how sure an exit is of its prediction; see ``Policy``.
-        rule: how the thresholds are set, as above.
+        rule: how the thresholds are set for a budget, as above.
+        risk: the accuracy that may be lost against the last exit, as a share.
+        delta: the chance that more is lost.
+        labels: False: the batches are inputs alone, and the risk is the share of samples that are answered otherwise
+            than by the last exit.
 
     Examples:
         >>> import anytime
@@ -53,13 +68,20 @@ def calibrate(
         2
         >>> policy.predict(net.eval(), torch.zeros(4, 1, 8, 8)).logits.shape
         torch.Size([4, 10])
+        >>> anytime.calibrate(net, data.batches(data.validation), risk=0.05, delta=0.1).risk
+        0.05
     """
     if unit not in UNITS:
         raise AnytimeError(f"unit={unit!r} must be one of {', '.join(UNITS)}")
+    if (budget is None) == (risk is None) or (risk is None and not (delta is None and labels)):
+        raise AnytimeError(
+            "calibrate takes either a budget, or a risk with or without delta and labels=False: "
+            'calibrate(net, batches, budget=0.5, unit="fraction") or calibrate(net, batches, risk=0.02, delta=0.05)'
+        )
     some: list[Any] = []
 
     def batches() -> Iterator[Any]:
-        for batch in validation:
+        for batch in validation if labels else map(_without_labels, validation):
             if not some and isinstance(batch, tuple | list) and batch and any(map(len, tensors_of(batch[0]))):
                 some.append(batch[0])
             yield batch
@@ -67,7 +89,19 @@ def calibrate(
     outputs = collect(net, batches())
     if not some:
         raise AnytimeError("there are no samples to calibrate with")
-    return fit_policy(outputs, _costs(net, some[0], unit), budget, unit, score, rule)
+    spent = _costs(net, some[0], unit)
+    if budget is not None:
+        return fit_policy(outputs, spent, budget, unit, score, rule)
+    assert risk is not None
+    if not labels:
+        outputs = outputs._replace(labels=outputs.logits[-1].argmax(-1))
+    return replace(control_risk(outputs, spent, risk, delta, score), unit="seconds" if unit == "seconds" else "macs")
+
+
+def _without_labels(x: Any) -> tuple[Any, Tensor]:
+    """A batch of inputs alone, with labels that nobody looks at."""
+    first = next(iter(tensors_of(x)), torch.empty(0))
+    return x, torch.zeros(len(first), dtype=torch.int64)
 
 
 def _costs(net: AnytimeNetwork, batch: Any, unit: str) -> list[float]:
@@ -103,7 +137,7 @@ def fit_policy(
             f"budget={budget:.4g} ({unit} per sample): the first exit takes {least:.4g}, the last {most:.4g}"
         )
     budget, unit = budget * whole, "macs" if unit == "fraction" else unit
-    temperatures = _temperatures(outputs)
+    temperatures = fit_temperatures(outputs)
     judge = Judge(score, temperatures)
     scores = torch.stack([judge.score(exit, logits) for exit, logits in enumerate(outputs.logits)])
     each = torch.tensor(costs, dtype=torch.float64)
@@ -148,57 +182,3 @@ def sweep(
         shares = (exits.bincount(minlength=len(costs)) / len(exits)).tolist()
         reached.append(Budgeted(budget, policy.cost(exits), error, shares))
     return reached
-
-
-def _common(scores: Tensor, threshold: float) -> tuple[list[float | None], Tensor]:
-    """The same threshold at every exit but the last, and the exit at which each sample then leaves."""
-    sure = scores >= threshold
-    sure[-1] = True
-    left = sure.int().argmax(0)
-    exit = torch.arange(len(scores))[:, None]
-    before_last = exit < len(scores) - 1
-    threshold = _between(scores[(exit == left) & before_last], scores[exit < left], threshold)
-    return [threshold] * (len(scores) - 1), left
-
-
-def _between(leaving: Tensor, staying: Tensor, threshold: float) -> float:
-    """A threshold halfway between those that leave and those that stay, so that rounding errors do not matter."""
-    if not len(leaving) or not len(staying):
-        return threshold
-    return (leaving.min().item() + staying.max().item()) / 2
-
-
-def _geometric(scores: Tensor, log_ratio: float) -> tuple[list[float | None], Tensor]:
-    """Thresholds that make the shares of the exits a geometric series, and the exit at which each sample leaves."""
-    exits, samples = scores.shape
-    series = torch.tensor([log_ratio * exit for exit in range(exits)], dtype=torch.float64).softmax(0)
-    left = torch.full((samples,), exits - 1)
-    inside = torch.arange(samples)
-    thresholds: list[float | None] = []
-    for exit in range(exits - 1):
-        wanted = min(round(series[: exit + 1].sum().item() * samples) - (samples - len(inside)), len(inside))
-        if wanted <= 0:
-            thresholds.append(None)
-            continue
-        mine = scores[exit, inside]
-        leaves = mine >= mine.kthvalue(len(inside) - wanted + 1).values
-        thresholds.append(_between(mine[leaves], mine[~leaves], mine[leaves].min().item()))
-        left[inside[leaves]] = exit
-        inside = inside[~leaves]
-    return thresholds, left
-
-
-RULES = {"common": _common, "geometric": _geometric}
-
-
-def _temperatures(outputs: Outputs) -> list[float]:
-    """The temperature of each exit that minimizes its cross-entropy, by bisection: it is convex in 1/temperature."""
-    logits = outputs.logits.double()
-    right = logits.gather(-1, outputs.labels.expand(len(logits), -1)[..., None]).squeeze(-1)
-    low, high = (torch.full((len(logits),), bound, dtype=torch.float64) for bound in (-5.0, 5.0))
-    for _ in range(40):
-        middle = (low + high) / 2
-        expected = ((logits * middle.exp()[:, None, None]).softmax(-1) * logits).sum(-1)
-        too_cold = (expected - right).mean(-1) > 0  # the slope of the cross-entropy in 1/temperature
-        low, high = torch.where(too_cold, low, middle), torch.where(too_cold, middle, high)
-    return [exp(-log_inverse) for log_inverse in low.tolist()]

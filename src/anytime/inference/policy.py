@@ -41,8 +41,10 @@ class Policy:
         temperatures: what the logits of each exit are divided by before the softmax.
         costs: the cost of one sample that leaves at each exit, in the unit of the budget.
         shares: the share of the validation samples that left at each exit.
-        budget: the average cost of a sample that was asked for.
+        budget: the average cost of a sample that was asked for; with a risk, that found on held-out samples.
         unit: the unit of the budget: ``macs`` or ``seconds``.
+        risk: the accuracy that leaving early may cost, if ``calibrate`` was asked for one.
+        delta: the chance that it costs more; None: it does not on average.
     """
 
     score: str
@@ -52,6 +54,8 @@ class Policy:
     shares: list[float]
     budget: float
     unit: str = "macs"
+    risk: float | None = None
+    delta: float | None = None
 
     def predict(self, net: AnytimeNetwork, x: Any) -> Answers:
         """Predictions for a batch; samples that leave are removed from it before the next stage.
@@ -139,8 +143,9 @@ class Policy:
 
     def __post_init__(self) -> None:
         lists = [self.temperatures, self.costs, self.shares, [t for t in self.thresholds if t is not None]]
-        for number in (*(number for each in lists for number in each), self.budget):
-            check_number("a policy's temperature, threshold, cost, share or budget", number, least=-inf)
+        promised = [number for number in (self.risk, self.delta) if number is not None]
+        for number in (*(number for each in lists for number in each), self.budget, *promised):
+            check_number("a policy's temperature, threshold, cost, share, budget or risk", number, least=-inf)
         if len({len(self.temperatures), len(self.costs), len(self.shares), len(self.thresholds) + 1}) > 1:
             raise AnytimeError(
                 "a policy has a temperature, cost and share for every exit, a threshold for all but the last"
