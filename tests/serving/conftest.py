@@ -84,13 +84,13 @@ def client(server):
 
 @pytest.fixture(scope="session")
 def serve_with(tmp_path_factory):
-    """Start a server with other limits than the command has."""
+    """Start a server with other limits than the command has, its engine in a thread: one process starts sooner."""
     code = (
-        "import sys; from pathlib import Path; from anytime.serving.server import serve; "
+        "import sys; from functools import partial; from pathlib import Path; from anytime.serving.server import serve; "
         "from anytime.serving.served import Served; from anytime.serving.engine import Engine; "
         "from anytime.serving.limits import Limits; "
-        "serve(lambda: {'m': Served('m', Path(sys.argv[1]), Engine)}, port=0, limits=Limits(**eval(sys.argv[2])), "
-        "say=lambda line: print(line, flush=True))"
+        "serve(lambda: {'digits': Served('digits', Path(sys.argv[1]), partial(Engine, processes=0))}, port=0, "
+        "limits=Limits(**eval(sys.argv[2])), say=partial(print, flush=True))"
     )
 
     def start(folder, **limits):

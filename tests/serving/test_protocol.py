@@ -48,7 +48,9 @@ def test_json_and_binary_tensors_are_read_alike(tensor):
 def test_responses_hold_the_outputs(tensor, binary):
     _, array = tensor
     names = np.array([b"cat", "Füchse".encode()], object)
-    request = parse_request(json.dumps({"inputs": [], "id": "7", "parameters": {"binary_data_output": binary}}).encode())
+    request = parse_request(
+        json.dumps({"inputs": [], "id": "7", "parameters": {"binary_data_output": binary}}).encode()
+    )
     body, headers = format_response("m", request, {"x": array, "class": names})
     end = int(headers.get(LENGTH_HEADER, len(body)))
     answer = json.loads(body[:end])

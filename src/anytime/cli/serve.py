@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import anytime
 from anytime.cli.app import Option, app, typer
 from anytime.errors import AnytimeError, check_integer, require
-from anytime.serving.embedded import FOLDER, NAME
+from anytime.serving.embedded import FOLDER, NAME, embedded_engine
+from anytime.serving.engine import Engine
 
 if TYPE_CHECKING:
     from anytime.serving.served import Served
@@ -66,13 +67,17 @@ def _named(runs: list[Path]) -> dict[str, Path]:
         return {NAME: FOLDER}
     folders = {run.resolve().name: run for run in runs}
     if len(folders) < len(runs):
-        raise AnytimeError(f"two of the folders have the same name, which clients would use: {', '.join(map(str, runs))}")
+        raise AnytimeError(
+            f"two of the folders have the same name, which clients would use: {', '.join(map(str, runs))}"
+        )
     return folders
 
 
 def _load(folders: dict[str, Path], engines: int, queue: int) -> "dict[str, Served]":
-    from anytime.serving.engine import Engine
     from anytime.serving.served import Served
 
-    make_engine = partial(Engine, processes=engines, queue=queue)
-    return {name: Served(name, folder, make_engine) for name, folder in folders.items()}
+    options = {"processes": engines, "queue": queue}
+    return {
+        name: Served(name, folder, partial(embedded_engine if folder == FOLDER else Engine, **options))
+        for name, folder in folders.items()
+    }

@@ -23,7 +23,13 @@ from anytime.serving.service import ClientGoneError, Service
 
 PAGE = Path(__file__).with_name("page")
 OPENAPI = Path(__file__).with_name("openapi.json")
-TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml", ".png": "image/png"}
+TYPES = {
+    ".html": "text/html",
+    ".css": "text/css",
+    ".js": "text/javascript",
+    ".svg": "image/svg+xml",
+    ".png": "image/png",
+}
 PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'self'; img-src 'self' blob: data:; frame-ancestors 'none'; base-uri 'none'",
     "Cache-Control": "no-cache",
@@ -76,7 +82,7 @@ def _files() -> dict[str, tuple[bytes, str]]:
 FILES = _files()
 
 
-def _file(name: str):  # noqa: ANN202
+def _file(name: str):
     async def endpoint(request: Request) -> Response:  # noqa: ARG001
         return _reply(name)
 

@@ -73,7 +73,11 @@ async def metadata(request: Request) -> Response:
             "platform": "anytime_pytorch",
             "inputs": [{"name": INPUT, "datatype": "FP32", "shape": [-1, *shape]}],
             "outputs": [
-                {"name": name, "datatype": kind, "shape": [-1, classes] if name in ("logits", "probabilities") else [-1]}
+                {
+                    "name": name,
+                    "datatype": kind,
+                    "shape": [-1, classes] if name in ("logits", "probabilities") else [-1],
+                }
                 for name, kind in OUTPUTS.items()
             ],
         }

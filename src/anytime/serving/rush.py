@@ -16,9 +16,9 @@ from torch import Tensor
 
 from anytime.errors import AnytimeError
 from anytime.serving.deadlines import seconds
+from anytime.serving.embedded import samples_for
 from anytime.serving.engine import OverloadedError
 from anytime.serving.replies import event
-from anytime.serving.embedded import samples_for
 from anytime.serving.served import Loaded, Served
 from anytime.serving.service import Service
 
