@@ -24,19 +24,20 @@ BUDGET = 0.6
 
 README = """# The model that comes with the package
 
-A `{model}` ({params:,} parameters, {exits} exits) trained with AdaLoss on {images:,} images of CIFAR-10 for {epochs} epochs,
-saved with 16 bits. Right on {first:.1%} of the {test:,} test images at its first exit and on {last:.1%} at its last.
+A `{model}` ({params:,} parameters, {exits} exits) trained with AdaLoss on {images:,} images of CIFAR-10 for {epochs}
+epochs, saved with 16 bits. Right on {first:.1%} of {test:,} test images at its first exit, on {last:.1%} at its last.
 
 | file | what it is |
 |---|---|
 | `config.json`, `model.safetensors` | the model; `anytime.load(folder).float()` reads it |
 | `training.json` | the training: data, recipe, seed, versions, and its last epoch |
 | `evaluation.json` | error and cost of every exit on the test images, with these weights |
-| `policy.json` | when sure images leave early, calibrated on {validation:,} validation images for {budget:.0%} of the cost |
-| `images/` | twelve test images of CIFAR-10: of each class the first that the last exit gets right, then the two on which the exits disagree most |
+| `policy.json` | when sure images leave: calibrated on {validation:,} validation images for {budget:.0%} of the cost |
+| `images/` | twelve test images: of each class the first that is right at last, then two on which the exits disagree |
 
-The images are from CIFAR-10 (Alex Krizhevsky, Vinod Nair, Geoffrey Hinton; "Learning Multiple Layers of Features from Tiny Images", 2009;
-https://www.cs.toronto.edu/~kriz/cifar.html). `python -m experiments.embedded RUN --data DIR` makes this folder from a run.
+The images are from CIFAR-10 (Alex Krizhevsky, Vinod Nair, Geoffrey Hinton: "Learning Multiple Layers of Features from
+Tiny Images", 2009, https://www.cs.toronto.edu/~kriz/cifar.html). `python -m experiments.embedded RUN --data DIR` makes
+this folder from a run.
 """
 
 
@@ -96,7 +97,7 @@ def write_samples(outputs: Outputs, data: anytime.Data, folder: Path) -> None:
     said = outputs.logits.argmax(-1)
     changes = (said[1:] != said[:-1]).sum(0) * right
     chosen += [i for i in changes.argsort(descending=True, stable=True).tolist() if i not in chosen][:2]
-    assert data.test is not None
+    assert isinstance(data.test, anytime.Images)
     folder.mkdir(parents=True)
     for number, i in enumerate(chosen):
         pixels = data.test[torch.tensor([i])].pixels[0].movedim(0, -1).numpy()

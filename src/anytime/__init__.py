@@ -20,6 +20,7 @@ from anytime.models.pretrained import load_pretrained
 from anytime.network import AnytimeNetwork, Step
 from anytime.preprocessing import Preprocessing
 from anytime.saving import load, save
+from anytime.serving.engine import Engine
 from anytime.training.fit import FitResult, fit
 from anytime.training.recipe import Recipe
 from anytime.weights import AdaLoss, create_scheme
@@ -33,6 +34,7 @@ __all__ = [
     "Costs",
     "Curve",
     "Data",
+    "Engine",
     "FitResult",
     "Images",
     "MissingExtraError",

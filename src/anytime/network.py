@@ -56,7 +56,7 @@ class OwnRows:
         """The state of some samples."""
         raise NotImplementedError
 
-    def join(self, others: "Sequence[Self]") -> Self:
+    def join(self, others: Sequence[Any]) -> Self:
         """The state of these samples and those of the others after them."""
         raise NotImplementedError
 

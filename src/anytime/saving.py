@@ -17,6 +17,7 @@ from anytime.ensemble.eann import EANN
 from anytime.ensemble.eann import NAME as ENSEMBLE
 from anytime.errors import AnytimeError
 from anytime.files import json_text, locked, pack, read_json, read_tensors, write_together
+from anytime.inference.batch_times import FILE as BATCH_TIMES
 from anytime.inference.latency import FILE as PROFILES
 from anytime.inference.latency import read_profiles, remember
 from anytime.inference.policy import FILE as POLICY
@@ -37,7 +38,7 @@ def save(net: AnytimeNetwork, folder: str | Path, **about: Any) -> Path:
         net: the network. One that ``create_model`` built can be loaded by the folder alone; any other by
             ``load(folder, net=...)`` with a network built in the same way.
         folder: created if it does not exist. Files of an earlier ``save`` are replaced once the new ones are complete;
-            a latency profile and an early-exit policy of the earlier model are removed.
+            latency profiles and an early-exit policy of the earlier model are removed.
         about: anything else that users of the model need and JSON can hold.
 
     Examples:
@@ -62,7 +63,7 @@ def save(net: AnytimeNetwork, folder: str | Path, **about: Any) -> Path:
             WEIGHTS: lambda path: save_file(tensors, path, metadata),
             CONFIG: lambda path: path.write_text(text, encoding="utf-8"),
         },
-        remove=(PROFILES, POLICY),
+        remove=(PROFILES, BATCH_TIMES, POLICY),
     )
     return folder
 

@@ -86,8 +86,9 @@ def client(server):
 def serve_with(tmp_path_factory):
     """Start a server with other limits than the command has, its engine in a thread: one process starts sooner."""
     code = (
-        "import sys; from functools import partial; from pathlib import Path; from anytime.serving.server import serve; "
-        "from anytime.serving.served import Served; from anytime.serving.engine import Engine; "
+        "import sys; from functools import partial; from pathlib import Path; "
+        "from anytime.serving.server import serve; from anytime.serving.served import Served; "
+        "from anytime.serving.engine import Engine; "
         "from anytime.serving.limits import Limits; "
         "serve(lambda: {'digits': Served('digits', Path(sys.argv[1]), partial(Engine, processes=0))}, port=0, "
         "limits=Limits(**eval(sys.argv[2])), say=partial(print, flush=True))"

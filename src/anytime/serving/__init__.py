@@ -1,1 +1,1 @@
-"""Serving under deadlines: the engine, and HTTP in front of it."""
+"""Serving under deadlines: requests share batches stage by stage, and load makes answers shallower, not later."""

@@ -31,7 +31,7 @@ TYPES = {
     ".png": "image/png",
 }
 PAGE_HEADERS = {
-    "Content-Security-Policy": "default-src 'self'; img-src 'self' blob: data:; frame-ancestors 'none'; base-uri 'none'",
+    "Content-Security-Policy": "default-src 'self'; img-src 'self' blob:; frame-ancestors 'none'; base-uri 'none'",
     "Cache-Control": "no-cache",
 }
 

@@ -3,7 +3,7 @@
 import asyncio
 import base64
 import binascii
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import suppress
 from typing import Any
 
@@ -19,7 +19,7 @@ from anytime.serving.bodies import body_of
 from anytime.serving.engine import Answer
 from anytime.serving.images import prepare_soon
 from anytime.serving.protocol import parse_json
-from anytime.serving.replies import event, explain, json_reply
+from anytime.serving.replies import event, json_reply
 from anytime.serving.served import Loaded
 from anytime.serving.service import Exchange, Service, answers_of, submit
 
@@ -120,7 +120,7 @@ async def stream(request: Request) -> Response:
     return StreamingResponse(all_events(), media_type="text/event-stream", headers={"Cache-Control": "no-store"})
 
 
-async def _events(request: Request, service: Service, queue: "asyncio.Queue[Any]") -> AsyncIterator[bytes]:
+async def _events(request: Request, service: Service, queue: "asyncio.Queue[Any]") -> AsyncGenerator[bytes]:
     loop = asyncio.get_running_loop()
     with service.exchange(request, "stream") as exchange:
         served = service.model(request.query_params.get("model"))
@@ -144,6 +144,6 @@ async def _events(request: Request, service: Service, queue: "asyncio.Queue[Any]
             except Exception as error:
                 if latest is None:
                     raise
-                yield event("error", {"error": (await explain(request, error)).body.decode()})
+                yield event("error", {"error": str(error)})
             finally:
                 future.cancel()

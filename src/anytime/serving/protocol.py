@@ -45,7 +45,7 @@ class InputTensor(msgspec.Struct):
     name: str
     shape: list[int]
     datatype: str
-    parameters: dict[str, Any] = {}
+    parameters: dict[str, Any] = msgspec.field(default_factory=dict)
     data: Any = None
 
 
@@ -53,7 +53,7 @@ class OutputWanted(msgspec.Struct):
     """An output that the client asks for."""
 
     name: str
-    parameters: dict[str, Any] = {}
+    parameters: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
 class Request(msgspec.Struct):
@@ -61,9 +61,9 @@ class Request(msgspec.Struct):
 
     inputs: list[InputTensor]
     id: str | None = None
-    parameters: dict[str, Any] = {}
+    parameters: dict[str, Any] = msgspec.field(default_factory=dict)
     outputs: list[OutputWanted] | None = None
-    arrays: dict[str, np.ndarray] = {}
+    arrays: dict[str, np.ndarray] = msgspec.field(default_factory=dict)
 
     def wants(self, known: Mapping[str, Any]) -> dict[str, bool]:
         """The outputs to return, and whether each of them is sent as bytes."""
@@ -102,7 +102,7 @@ def parse_request(body: bytes, header_length: str | None = None) -> Request:
             raise AnytimeError(f"{LENGTH_HEADER}: {header_length[:40]} must be a number of bytes, at most {end}")
         end = int(header_length)
     request = parse_json(_decoder, body[:end])
-    request.arrays = {}
+    request.arrays = {}  # a client may have written something there
     for tensor in request.inputs:
         if tensor.name in request.arrays:
             raise AnytimeError(f"there are two inputs called {tensor.name[:40]!r}")
