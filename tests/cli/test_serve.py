@@ -1,8 +1,11 @@
 """`anytime serve`: what cannot be served is one line, before anything is loaded."""
 
+import json
 import socket
 
 import pytest
+
+from anytime.serving.embedded import samples
 
 
 @pytest.mark.parametrize(
@@ -33,3 +36,16 @@ def test_a_port_in_use_is_one_line(run):
     assert code == 2
     assert err.count("\n") == 1
     assert "choose another --port" in err
+
+
+def test_an_image_alone_is_for_the_model_that_comes_with_the_package(run):
+    image = samples()[8]
+    code, out, _ = run(f"predict {image} --json --device cpu")
+    assert code == 0
+    assert json.loads(out)["classes"][0]["class"] == "ship"
+
+
+def test_a_folder_alone_is_no_image(run, tmp_path):
+    code, _, err = run(f"predict {tmp_path}")
+    assert code == 2
+    assert "give an image too" in err
