@@ -8,9 +8,9 @@ import anytime
 from anytime.cli.app import DEVICES, Option, app, device_named, typer
 from anytime.cli.tables import prediction_table, show
 from anytime.errors import AnytimeError, check_integer
-from anytime.saving import load
+from anytime.export.backend import load_backend
 from anytime.serving.deadlines import seconds
-from anytime.serving.embedded import FOLDER
+from anytime.serving.embedded import FOLDER, check_backend
 
 
 @app.command("predict")
@@ -19,6 +19,7 @@ def predict_command(
     image: Annotated[Path | None, typer.Argument(help="Image file.")] = None,
     deadline: Annotated[str | None, Option(help="Time limit, e.g. 20ms or 0.5s. Default: none, the last exit.")] = None,
     top: Annotated[int, Option(help="Number of classes to show.")] = 5,
+    backend: Annotated[str, Option(help="eager (PyTorch) or onnx (ONNX Runtime, faster on processors).")] = "eager",
     device: Annotated[str, Option(help=DEVICES)] = "auto",
     as_json: Annotated[bool, Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> None:
@@ -31,13 +32,15 @@ def predict_command(
     - `anytime predict photo.jpg`
     - `anytime predict runs/digits-resann-3-16-adaloss-seed0 digit.png`
     - `anytime predict runs/a cat.jpg --deadline 20ms --top 3`
+    - `anytime predict runs/a cat.jpg --backend onnx` exports the model to runs/a/onnx the first time
     """
     check_integer("--top", top)
     limit = None if deadline is None else seconds(deadline, "--deadline")
     run, image = (FOLDER, run) if image is None else (run, image)
     if run == FOLDER and image.is_dir():
         raise AnytimeError(f"{image} is a folder: give an image too, as in anytime predict {image} photo.jpg")
-    net = load(run).float().to(device_named(device))
+    check_backend(run, backend)
+    net = load_backend(run, backend).float().to(device_named("cpu" if backend == "onnx" else device))
     x = net.preprocess(image)
     anytime.predict(net, x)
     prediction = anytime.predict(net, x, deadline=limit)

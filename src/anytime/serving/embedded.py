@@ -5,10 +5,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from anytime.errors import AnytimeError
+from anytime.export.backend import load_backend
 from anytime.files import read_json
+from anytime.inference.policy import FILE as POLICY
 from anytime.inference.policy import Policy
-from anytime.network import AnytimeNetwork
-from anytime.saving import load
 from anytime.serving.engine import Engine
 from anytime.serving.model import saved_accuracy
 
@@ -18,15 +19,26 @@ FOLDER = Path(__file__).with_name("embedded_model")
 NAME = "cifar10"
 
 
-def load_embedded() -> AnytimeNetwork:
-    """The network, with 32 bits: processors are slow with the 16 that it is saved with."""
-    return load(FOLDER).float()
+def check_backend(folder: Path, backend: str) -> None:
+    """Refuse to export it: nothing is written to the package's folder."""
+    if folder == FOLDER and backend != "eager":
+        raise AnytimeError(f"--backend {backend} exports a model beside itself: copy {FOLDER} and give the copy's path")
 
 
-def embedded_engine(folder: Path = FOLDER, **options: Any) -> Engine:
-    """An engine for it, which writes nothing to the package's folder: see ``Engine`` for the options."""
-    net = load(folder).float()
-    return Engine(net, policy=Policy.load(folder), accuracy=saved_accuracy(folder, net.exits), **options)
+def start_engine(folder: Path, backend: str = "eager", **options: Any) -> Engine:
+    """An engine for a model, this one or another: see ``Engine`` for the options.
+
+    Args:
+        folder: of a run or a saved model.
+        backend: ``eager`` (PyTorch) or ``onnx`` (ONNX Runtime).
+        options: of the engine.
+    """
+    check_backend(folder, backend)
+    if backend == "eager" and folder != FOLDER:
+        return Engine(folder, **options)  # which notes the times of the stages there
+    net = load_backend(folder, backend).float().eval()
+    policy = Policy.load(folder) if (folder / POLICY).is_file() else None
+    return Engine(net, policy=policy, accuracy=saved_accuracy(folder, net.exits), **options)
 
 
 @cache
