@@ -142,8 +142,9 @@ def _from_list(tensor: InputTensor) -> np.ndarray:
             raise AnytimeError(f"{_about(tensor)}: data must be a flat list of {count} strings")
         return np.array([text.encode() for text in texts], object).reshape(tensor.shape)
     try:
-        array = np.asarray(tensor.data)
-    except ValueError as error:  # rows of different lengths
+        # NumPy makes floats of integers that no type of its own holds all of.
+        array = np.asarray(tensor.data, dtype if tensor.datatype == "UINT64" and _integers(tensor.data) else None)
+    except (ValueError, OverflowError) as error:  # rows of different lengths; negative numbers
         raise AnytimeError(f"{_about(tensor)}: {error}") from error
     if array.size != count or array.dtype.kind not in {"b": "b", "f": "iuf"}.get(dtype.kind, "iu") * bool(count):
         raise AnytimeError(f"{_about(tensor)}: data must be {count} numbers of this type, got {array.size}")
@@ -151,6 +152,10 @@ def _from_list(tensor: InputTensor) -> np.ndarray:
         raise AnytimeError(f"{_about(tensor)}: a number is out of range")
     with np.errstate(over="ignore"):  # becomes infinite, which networks' inputs are checked for
         return array.astype(dtype).reshape(tensor.shape)
+
+
+def _integers(data: Any) -> bool:
+    return all(map(_integers, data)) if isinstance(data, list) else type(data) is int
 
 
 def _from_bytes(tensor: InputTensor, content: bytes) -> np.ndarray:
