@@ -65,6 +65,7 @@ def test_a_wheel_in_a_clean_environment(distribution, tmp_path):
     assert "train" in run(bin / "anytime", "--help")
     assert run(bin / "anytime", "--version") == f"anytime {anytime.__version__}\n"
     assert "resann" in run(bin / "anytime", "models", "resann*")
+    assert "before a deadline" in run(bin / "anytime", "demo", "--epochs", "1")  # without matplotlib: no picture
 
 
 def test_extras_that_hints_name_exist():

@@ -73,7 +73,7 @@ def demo(
     picture = output / "demo.png"
     with drawing():
         title = "ResANN(3, 8) on handwritten digits"
-        print(f"Picture: {plot_budgets(result.curve, {'easy images leave early': points}, picture, title)}")
+        print(f"Picture: {plot_budgets(result.curve, {'confidence': points}, picture, title)}")
 
 
 def _deadlines(net: AnytimeNetwork, data: Data) -> list[Kept]:
