@@ -38,7 +38,7 @@ def test_the_files(distribution):
     assert not re.search(r"\]\((?!https?:)", about.get_payload()), "relative links lead nowhere on a package page"
     with tarfile.open(sdist) as archive:
         assert {"README.md", "LICENSE", "pyproject.toml"} <= {Path(name).name for name in archive.getnames()}
-        assert sum(member.size for member in archive.getmembers()) < 2e6
+        assert sum(member.size for member in archive.getmembers()) < 4e6  # a quarter is the embedded model
     subprocess.run([sys.executable, "-m", "twine", "check", "--strict", wheel, sdist], check=True)
 
 
