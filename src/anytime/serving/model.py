@@ -28,7 +28,8 @@ class Source(NamedTuple):
 
     def load(self) -> Any:
         """The network."""
-        return load_backend(self.folder, self.backend)
+        net = load_backend(self.folder, self.backend)
+        return net.float() if self.backend == "eager" else net  # processors are slow with the 16 bits that some have
 
     @property
     def times_folder(self) -> Path:
