@@ -48,6 +48,8 @@ MEASUREMENTS = {
     "eann_parallel": benchmark("eann_parallel", TEAM, "30"),
     "eann_parallel_ray": benchmark("eann_parallel", TEAM, "30 --ray"),
     "serving_optimum": benchmark("serving_optimum", SCHEDULER),
+    "serving_rush": benchmark("serving_rush", SCHEDULER, "runs/cifar10-resann-9-16"),
+    "serving_decision": benchmark("serving_decision", SCHEDULER),
     "budgets": Measurement("anytime evaluate runs/cifar10-resann-5-16 --budgets", INFERENCE),
     **{
         f"convert_{name}_{scheme}": Measurement(

@@ -33,6 +33,8 @@ class Task:
     """What going on is worth for it, compared with the average sample: less if an exit was sure of it."""
     shift: int = 0
     """The same in prices, see ``Tables.shift``."""
+    stays: bool = False
+    """Whether the latest plan leaves it at the exit that it has."""
     of: Any = None
     """Whatever belongs to it."""
 
@@ -51,8 +53,8 @@ class Scheduler:
     Each request is worth the accuracy of the exit that answers it. The plan for those in flight is found in the order
     of their deadlines, with the time that is left until each: the lowest common price, in accuracy per second, at which
     everybody is in time. Where a group of early deadlines is what limits it, those after them have a price of their
-    own. Of the planned next stages the one runs that gains most per second, unless the plan of an earlier deadline
-    would not survive it.
+    own. Of the planned next stages the one runs that gains most per second, unless the plan of an earlier deadline is
+    late already: then that comes first.
 
     Args:
         tables: by form: times and gains.
@@ -98,30 +100,65 @@ class Scheduler:
             return Decision()
         over = self._stopping(now, ())
         if over:
-            return Decision(answer=over)
-        run = self._choose(now)
-        seconds = self.tables(run[0].form).seconds(run[0].stage, sum([task.size for task in run]))
+            return Decision(answer=self._together(over))
+        run, after = self._in_time(self._choose(now), now)
         # Those that could not reach another exit after this stage are answered before it.
-        lost = self._stopping(now + self.slow.high * seconds, run)
-        return Decision(answer=lost) if lost else Decision(run=run)
+        lost = self._stopping(after, run)
+        return Decision(answer=self._together(lost)) if lost else Decision(run=run)
+
+    def _together(self, stopping: list[Task]) -> list[Task]:
+        """Those that stop, and those beside them that are not planned to go on: one head for all costs least."""
+        places = {(task.stage, task.form) for task in stopping}
+        inside = set(map(id, stopping))
+        return [
+            task
+            for task in self.tasks
+            if id(task) in inside or (task.stays and task.exit >= 0 and (task.stage, task.form) in places)
+        ]
+
+    def _in_time(self, run: list[Task], now: float) -> tuple[list[Task], float]:
+        """The batch without those for which it would take too long, and when it ends.
+
+        Who has an exit is left out; of those without one, the earliest deadlines come first, in a smaller batch.
+        """
+        tables, stage = self.tables(run[0].form), run[0].stage
+        head = tables.times.heads[stage]
+        while True:
+            size = sum([task.size for task in run])
+            after = now + self.slow.safe * tables.seconds(stage, size)
+            answered = after if head is None else after + self.slow.mean * head.at(size)
+            enough = [task for task in run if task.deadline >= answered]
+            if len(enough) == len(run) or len(run) == 1:
+                return run, after
+            if run[0].exit >= 0 and enough:
+                run = enough
+            elif run[0].deadline < now + self.slow.safe * tables.next[stage]:  # too late already: with the others
+                return run, after
+            else:
+                run = run[: len(run) // 2]
 
     def _stopping(self, now: float, running: Sequence[Task]) -> list[Task]:
         """Tasks with an exit that cannot reach another one in time if nothing else happens before a moment."""
-        stopping, reserved, mean, high = [], 0.0, self.slow.mean, self.slow.high
+        stopping, reserved, mean, safe = [], 0.0, self.slow.mean, self.slow.safe
         known = [self.tables(form) for form in self._forms]
         # Nobody with a later deadline than this is concerned.
-        reach = now + high * max(t.longest for t in known) + mean * len(self.tasks) * max(t.most_held for t in known)
+        reach = now + safe * max(t.longest for t in known) + mean * len(self.tasks) * max(t.most_held for t in known)
+        seen = set()
         for task in self.tasks:
             if task.deadline > reach and not self._through:
                 break
             if task.exit < 0:
                 continue
             tables, stage = self.tables(task.form), task.stage
-            late = now + mean * reserved + high * tables.next[stage] > task.deadline
+            late = now + mean * reserved + safe * tables.next[stage] > task.deadline
             if stage == tables.stages or (late and task not in running):
                 stopping.append(task)
-            # The answers of those with earlier deadlines come before its own.
-            reserved += tables.held[tables.level(self.usual)][stage] * task.size
+            # The answers of those with earlier deadlines come before its own; those at one exit are given together.
+            fixed, each = tables.answer[stage]
+            reserved += each * task.size
+            if stage not in seen:
+                seen.add(stage)
+                reserved += fixed
         self._through = False
         return stopping
 
@@ -161,7 +198,8 @@ class Scheduler:
         total, least, single = 0.0, inf, len(self._forms) == 1
         for i, (task, row, time_left) in enumerate(zip(tasks, rows, left, strict=True)):
             needed = row[first if i < end else later]
-            if needed > row[0] or task.exit < 0:
+            task.stays = needed <= row[0] and task.exit >= 0
+            if not task.stays:
                 key = task.stage if single else (task.stage, task.form)
                 members = groups.get(key)
                 if members is None:
@@ -179,7 +217,7 @@ class Scheduler:
         return self._best(groups, spare, now)
 
     def _best(self, groups: dict[Any, list[Task]], spare: dict[Any, float], now: float) -> list[Task]:
-        """The group that gains most per second, leaving the plan of earlier deadlines and every first exit."""
+        """The group that gains most per second, if earlier deadlines are as planned and every first exit stays in time."""
         waiting = [task for task in self.tasks if task.exit < 0]
         delay = inf
         if waiting:
@@ -194,7 +232,7 @@ class Scheduler:
             if gain <= most:
                 continue
             seconds = high * tables.seconds(task.stage, size)
-            if seconds <= spare[key] and (task.exit < 0 or seconds <= delay):
+            if spare[key] >= 0 and (task.exit < 0 or seconds <= delay):
                 best, most = run, gain
         if best is not None:
             return best
