@@ -53,8 +53,8 @@ class Scheduler:
     Each request is worth the accuracy of the exit that answers it. The plan for those in flight is found in the order
     of their deadlines, with the time that is left until each: the lowest common price, in accuracy per second, at which
     everybody is in time. Where a group of early deadlines is what limits it, those after them have a price of their
-    own. Of the planned next stages the one runs that gains most per second, unless the plan of an earlier deadline is
-    late already: then that comes first.
+    own. Of the planned next stages the one runs that gains most per second, unless the plan of an earlier deadline would
+    not survive it.
 
     Args:
         tables: by form: times and gains.
@@ -217,7 +217,7 @@ class Scheduler:
         return self._best(groups, spare, now)
 
     def _best(self, groups: dict[Any, list[Task]], spare: dict[Any, float], now: float) -> list[Task]:
-        """The group that gains most per second, if earlier deadlines are as planned and every first exit stays in time."""
+        """The group that gains most per second, leaving the plan of earlier deadlines and every first exit."""
         waiting = [task for task in self.tasks if task.exit < 0]
         delay = inf
         if waiting:
@@ -232,7 +232,8 @@ class Scheduler:
             if gain <= most:
                 continue
             seconds = high * tables.seconds(task.stage, size)
-            if spare[key] >= 0 and (task.exit < 0 or seconds <= delay):
+            # The plan counts with each sample's share of a batch's time.
+            if seconds <= spare[key] * size and (task.exit < 0 or seconds <= delay):
                 best, most = run, gain
         if best is not None:
             return best
