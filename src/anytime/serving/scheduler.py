@@ -33,8 +33,6 @@ class Task:
     """What going on is worth for it, compared with the average sample: less if an exit was sure of it."""
     shift: int = 0
     """The same in prices, see ``Tables.shift``."""
-    stays: bool = False
-    """Whether the latest plan leaves it at the exit that it has."""
     of: Any = None
     """Whatever belongs to it."""
 
@@ -53,8 +51,8 @@ class Scheduler:
     Each request is worth the accuracy of the exit that answers it. The plan for those in flight is found in the order
     of their deadlines, with the time that is left until each: the lowest common price, in accuracy per second, at which
     everybody is in time. Where a group of early deadlines is what limits it, those after them have a price of their
-    own. Of the planned next stages the one runs that gains most per second, unless the plan of an earlier deadline would
-    not survive it.
+    own. Of the planned next stages the one runs that gains most per second, unless the plan of an earlier deadline
+    would not survive it.
 
     Args:
         tables: by form: times and gains.
@@ -100,21 +98,11 @@ class Scheduler:
             return Decision()
         over = self._stopping(now, ())
         if over:
-            return Decision(answer=self._together(over))
+            return Decision(answer=over)
         run, after = self._in_time(self._choose(now), now)
         # Those that could not reach another exit after this stage are answered before it.
         lost = self._stopping(after, run)
-        return Decision(answer=self._together(lost)) if lost else Decision(run=run)
-
-    def _together(self, stopping: list[Task]) -> list[Task]:
-        """Those that stop, and those beside them that are not planned to go on: one head for all costs least."""
-        places = {(task.stage, task.form) for task in stopping}
-        inside = set(map(id, stopping))
-        return [
-            task
-            for task in self.tasks
-            if id(task) in inside or (task.stays and task.exit >= 0 and (task.stage, task.form) in places)
-        ]
+        return Decision(answer=lost) if lost else Decision(run=run)
 
     def _in_time(self, run: list[Task], now: float) -> tuple[list[Task], float]:
         """The batch without those for which it would take too long, and when it ends.
@@ -198,8 +186,7 @@ class Scheduler:
         total, least, single = 0.0, inf, len(self._forms) == 1
         for i, (task, row, time_left) in enumerate(zip(tasks, rows, left, strict=True)):
             needed = row[first if i < end else later]
-            task.stays = needed <= row[0] and task.exit >= 0
-            if not task.stays:
+            if needed > row[0] or task.exit < 0:
                 key = task.stage if single else (task.stage, task.form)
                 members = groups.get(key)
                 if members is None:
