@@ -16,6 +16,8 @@ class Measurement(NamedTuple):
 NETWORK = [f"{SRC}/network.py", f"{SRC}/models"]
 INFERENCE = [*NETWORK, f"{SRC}/inference"]
 TRAINING = [*NETWORK, f"{SRC}/training", f"{SRC}/weights", f"{SRC}/data"]
+GUARANTEES = [f"{SRC}/inference/{name}.py" for name in ("risk", "temperature", "conformal")] + [f"{SRC}/combination"]
+NETWORKS = "runs/cifar10-25000-resann-5-16-patch2-adaloss-60-seed0 runs/cifar10-resann-9-16 runs/svhn-2000-resann-5-8-patch2-adaloss-20-seed0"
 TEAM = [*INFERENCE, f"{SRC}/ensemble"]
 CONVERTED = [*TRAINING, f"{SRC}/conversion"]
 CIFAR = "--data {data} --subset 15000"
@@ -46,6 +48,8 @@ MEASUREMENTS = {
     "early_exit": benchmark("early_exit", INFERENCE, "runs/cifar10-resann-5-16"),  # docs/early-exit.md trains it
     "eann_parallel": benchmark("eann_parallel", TEAM, "30"),
     "eann_parallel_ray": benchmark("eann_parallel", TEAM, "30 --ray"),
+    "extras": benchmark("extras", TRAINING),
+    "guarantees": benchmark("guarantees", GUARANTEES, "--data data " + NETWORKS),
     "budgets": Measurement("anytime evaluate runs/cifar10-resann-5-16 --budgets", INFERENCE),
     **{
         f"convert_{name}_{scheme}": Measurement(
