@@ -204,7 +204,8 @@ class Runner:
                 self._judged(task, bool(policy.leaves(task.exit, score).all()), None)
 
     def _judged(self, task: Task, sure: bool, score: Tensor | None) -> None:
-        if sure and task.exit < len(self.settings.accuracy) - 1:
+        # Who wants to see every exit goes on until the deadline.
+        if sure and not task.of.streams and task.exit < len(self.settings.accuracy) - 1:
             self._finish(task, "policy")
         elif score is not None and self.settings.policy is not None and self.settings.policy.score == "confidence":
             # What is left to gain for this sample, compared with the average one at this exit.
