@@ -25,25 +25,35 @@ EXTRAS = {
     "const+distill": "CONST, distillation",
     "const+boosting": "CONST, boosted exits",
 }
-SEEDS = {"minutes": {"svhn": 1}, "laptop": {"svhn": 3, "cifar10": 3}}
+SEEDS = {
+    "minutes": {"svhn": 1},
+    "laptop": {"svhn": 3, "cifar10": 3},
+    "paper": {"svhn": 1, "cifar10": 1, "cifar100": 1},
+}
 PLACES = [f"{fraction:g} of the cost" for fraction in FRACTIONS]
+
+
+def model_for(preset: str, data: str) -> str:
+    """The network that is trained on a data set."""
+    return "resann-9-16" if preset == "paper" else MODELS[data]
 
 
 def runs(preset: str) -> list[Run]:
     """Seed by seed all extras, the schemes that they are compared with, and OPT."""
     made = []
-    for data, seeds in SEEDS.get(preset, {}).items():
-        opts = [f"opt-{exit + 1}" for exit in opt_exits(MODELS[data], FRACTIONS)]
+    for data, seeds in SEEDS[preset].items():
+        model = model_for(preset, data)
+        opts = [f"opt-{exit + 1}" for exit in opt_exits(model, FRACTIONS)]
         for seed in range(seeds):
-            made += [make(preset, MODELS[data], data, scheme, seed) for scheme in (*BASES, *EXTRAS, *opts)]
+            made += [make(preset, model, data, scheme, seed) for scheme in (*BASES, *EXTRAS, *opts)]
     return made
 
 
 def show(preset: str, records: Records) -> Section:
     """Test errors at fractions of the cost, relative to OPT, and paired with AdaLoss's of the same seed."""
     section = Section(TITLE, CLAIM, records.of(runs(preset)), len(runs(preset)))
-    for data in SEEDS.get(preset, {}):
-        found = {scheme: records.seeds(preset, MODELS[data], data, scheme) for scheme in BASES | EXTRAS}
+    for data in SEEDS[preset]:
+        found = {scheme: records.seeds(preset, model_for(preset, data), data, scheme) for scheme in BASES | EXTRAS}
         if any(found[scheme] for scheme in EXTRAS):
             _add_errors(section, data, found)
             _add_increases(section, data, found, _opt(preset, records, data))
@@ -53,8 +63,9 @@ def show(preset: str, records: Records) -> Section:
 
 def _opt(preset: str, records: Records, data: str) -> dict[int, list[float]]:
     """By seed, OPT's errors at the fractions; only where all of its exits are done."""
-    exits = [opt_exits(MODELS[data], (fraction,))[0] for fraction in FRACTIONS]
-    found = [records.seeds(preset, MODELS[data], data, f"opt-{exit + 1}") for exit in exits]
+    model = model_for(preset, data)
+    exits = [opt_exits(model, (fraction,))[0] for fraction in FRACTIONS]
+    found = [records.seeds(preset, model, data, f"opt-{exit + 1}") for exit in exits]
     seeds = sorted(set.intersection(*map(set, found)))
     return {
         seed: [of_exit[seed]["test"]["errors"][exit] for of_exit, exit in zip(found, exits, strict=True)]
