@@ -1,11 +1,9 @@
 """Product anytime: answers that rarely get worse."""
 
-from typing import Any
-
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from anytime.combination.rule import Rule
+from anytime.combination.rule import Memory, Rule
 from anytime.errors import check_number
 
 
@@ -30,10 +28,10 @@ class Product(Rule):
     Examples:
         >>> import torch
         >>> rule = Product(2, power=1)
-        >>> first, memory = rule(0, torch.tensor([[4.0, 4.0, -4.0]]), None)
-        >>> first.softmax(-1).round(decimals=2)
+        >>> first = rule(0, torch.tensor([[4.0, 4.0, -4.0]]), ())
+        >>> first[0].softmax(-1).round(decimals=2)
         tensor([[0.4800, 0.4800, 0.0300]])
-        >>> rule(1, torch.tensor([[4.0, -4.0, 4.0]]), memory)[0].softmax(-1).round(decimals=2)
+        >>> rule(1, torch.tensor([[4.0, -4.0, 4.0]]), first)[0].softmax(-1).round(decimals=2)
         tensor([[0.9300, 0.0000, 0.0600]])
     """
 
@@ -43,11 +41,10 @@ class Product(Rule):
         super().__init__()
         self.exits, self.power = exits, check_number("power", power)
 
-    def forward(self, exit: int, logits: Tensor, memory: Any) -> tuple[Tensor, Any]:
+    def forward(self, exit: int, logits: Tensor, memory: Memory) -> Memory:
         """The logarithm of the product, up to a constant."""
         factor = ((exit + 1) / self.exits) ** self.power * log_softplus(logits.float())
-        product = factor if memory is None else memory + factor
-        return product, product
+        return (memory[0] + factor if memory else factor,)
 
     def options(self) -> dict[str, float]:
         """The arguments that build it again."""
