@@ -32,10 +32,10 @@ def trainer(name: str, x: torch.Tensor, y: torch.Tensor, extra: str, hooks: Exit
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-4, fused=True)
 
     def step() -> None:
-        logits = torch.stack(net(x))
-        losses = by_exit(cross_entropy, logits, y).mean(1)
+        outputs = net(x)
+        losses = by_exit(cross_entropy, outputs, y).mean(1)
         if extra == "distillation":
-            losses = distilled(logits, losses, 0.5)
+            losses = distilled(torch.stack(outputs), losses, 0.5)
         optimizer.zero_grad()
         scheme(losses).backward()
         optimizer.step()
@@ -55,5 +55,5 @@ def main(name: str, batch: int, repeats: int) -> None:
 
 
 if __name__ == "__main__":
-    name, batch, repeats = [*sys.argv[1:], *("resann-5-8-patch2", "60", "31")[len(sys.argv) - 1 :]]
+    name, batch, repeats = [*sys.argv[1:], *("resann-5-8-patch2", "60", "15")[len(sys.argv) - 1 :]]
     main(name, int(batch), int(repeats))

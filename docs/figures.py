@@ -255,6 +255,7 @@ FIGURES: dict[str, Figure] = {
     "stop_stage_p50": fact("start_stop", "stage_p50_ms", "{:.1f}"),
     "stop_stage_p99": fact("start_stop", "stage_p99_ms", "{:.1f}"),
     "guarantees": guarantees,
+    "guarantees_splits": lambda: f"{next(iter(networks().values()))['splits']:,}",
     "coverage": coverage,
     "combinations": combinations,
     **{

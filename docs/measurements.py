@@ -49,7 +49,7 @@ MEASUREMENTS = {
     "eann_parallel": benchmark("eann_parallel", TEAM, "30"),
     "eann_parallel_ray": benchmark("eann_parallel", TEAM, "30 --ray"),
     "extras": benchmark("extras", TRAINING),
-    "guarantees": benchmark("guarantees", GUARANTEES, "--data data " + NETWORKS),
+    "guarantees": benchmark("guarantees", GUARANTEES, "--data data --splits 200 " + NETWORKS),
     "budgets": Measurement("anytime evaluate runs/cifar10-resann-5-16 --budgets", INFERENCE),
     **{
         f"convert_{name}_{scheme}": Measurement(
