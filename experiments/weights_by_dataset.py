@@ -32,9 +32,9 @@ def show(preset: str, records: Records) -> Section:
     if not found:
         return section
     section.text.append(
-        "The mean place of the weights is Σ B_i · i/L divided by Σ B_i, where i is an exit's number and L the number of "
-        "all: 53 % if 15 exits have equal weights, 100 % if the last exit has all of the weight. The weights follow the "
-        "training losses, so the table also has the last exit's loss as a share of the first exit's."
+        "The mean place of the weights is Σ B_i · i/L divided by Σ B_i, where i is an exit's number and L that of the "
+        "last: 53 % if 15 exits have equal weights, 100 % if the last exit has all of the weight. The weights follow "
+        "the training losses, so the table also has the last exit's loss as a share of the first exit's."
     )
     places = {data: [concentration(record["weights"]) for record in each] for data, each in found.items()}
     section.table(
