@@ -262,6 +262,13 @@ FIGURES: dict[str, Figure] = {
         f"extras_{extra.replace('-', '_')}": ratio("extras", f"time of a step, {extra} / AdaLoss alone")
         for extra in ("equilibrium", "distillation", "boosting", "first-order", "famo")
     },
+    "serving_optimum": lambda: percent(results("serving_optimum")["verdicts"]["serving_optimum"]["ratio"]),
+    **{
+        f"serving_optimum_{kind}": lambda kind=kind: percent(
+            results("serving_optimum")["facts"][f"optimum_{kind}_mean"]
+        )
+        for kind in ("once", "same", "mixed")
+    },
     "budgets_half": left_early(0.5),
     "budgets_more": left_early(0.75),
     "budgets_alike": lambda: percent(results("budgets")["fractions"]["0.5"]["error"]),

@@ -18,6 +18,7 @@ INFERENCE = [*NETWORK, f"{SRC}/inference"]
 TRAINING = [*NETWORK, f"{SRC}/training", f"{SRC}/weights", f"{SRC}/data"]
 GUARANTEES = [f"{SRC}/inference/{name}.py" for name in ("risk", "temperature", "conformal")] + [f"{SRC}/combination"]
 NETWORKS = "runs/cifar10-25000-resann-5-16-patch2-adaloss-60-seed0 runs/cifar10-resann-9-16 runs/svhn-2000-resann-5-8-patch2-adaloss-20-seed0"
+SCHEDULER = [f"{SRC}/serving/{name}.py" for name in ("scheduler", "tables", "slowdown")]
 TEAM = [*INFERENCE, f"{SRC}/ensemble"]
 CONVERTED = [*TRAINING, f"{SRC}/conversion"]
 CIFAR = "--data {data} --subset 15000"
@@ -50,6 +51,7 @@ MEASUREMENTS = {
     "eann_parallel_ray": benchmark("eann_parallel", TEAM, "30 --ray"),
     "extras": benchmark("extras", TRAINING),
     "guarantees": benchmark("guarantees", GUARANTEES, "--data data --splits 200 " + NETWORKS),
+    "serving_optimum": benchmark("serving_optimum", SCHEDULER),
     "budgets": Measurement("anytime evaluate runs/cifar10-resann-5-16 --budgets", INFERENCE),
     **{
         f"convert_{name}_{scheme}": Measurement(
