@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import guarantee_tables
 from measurements import DEADLINES, MEASUREMENTS, ROWS
 
 DOCS = Path(__file__).parent
@@ -92,83 +93,6 @@ def deadline_table() -> str:
         limit = "stated" if judged is None else f"{judged['limit']:.0%}" if shown is None else f"{judged['limit']:g}"
         word = "–" if judged is None else "ok" if judged["ok"] else "**short**"
         lines.append(f"| {what} | {measured.replace('-', '−')} | {limit} | {word} |")
-    return "\n" + "\n".join(lines) + "\n"
-
-
-NETWORKS = {
-    "cifar10-25000-resann-5-16-patch2": "ResANN(5, 16) with a patch stem, CIFAR-10, 60 epochs",
-    "cifar10-resann-9-16": "ResANN(9, 16), CIFAR-10, 10 epochs",
-    "svhn-2000-resann-5-8-patch2": "ResANN(5, 8) with a patch stem, 2,000 images of SVHN, 20 epochs",
-    "svhn-15000-resann-5-8-patch2": "ResANN(5, 8) with a patch stem, 15,000 images of SVHN, 12 epochs",
-}
-
-
-def networks() -> dict[str, dict[str, Any]]:
-    """By a network's description, what was found of its guarantees."""
-    found = results("guarantees")["facts"]
-    return {
-        next(text for key, text in NETWORKS.items() if name.startswith(key)): facts for name, facts in found.items()
-    }
-
-
-def guarantees() -> str:
-    """What is lost, how often too much, and what is saved, for thresholds with and without a promise."""
-    kinds = {
-        "delta": "with probability 95 %",
-        "mean": "on average",
-        "budget": "plain, of the same cost as the first",
-        "as it was": "as it was on the held-out samples",
-    }
-    lines = [
-        "| network | ε, points | promised | lost, points | more than ε lost in | compute saved |",
-        "|---|---:|---|---:|---:|---:|",
-    ]
-    for network, facts in networks().items():
-        for name, found in facts["risk"].items():
-            kind, _, risk = name.partition(", risk ")
-            shown = network if (kind, risk) == ("delta", "0.005") else ""
-            lines.append(
-                f"| {shown} | {percent(float(risk))} | {kinds[kind]} | {percent(found['mean'], 2)} | "
-                f"{percent(found['exceeded'])} % of splits | {percent(found['saved'], 0)} % |".replace("-", "−")
-            )
-    return "\n" + "\n".join(lines) + "\n"
-
-
-def coverage() -> str:
-    """How often the sets contain the truth, and how large they are."""
-    lines = [
-        "| network | promised | coverage at the exits | at all exits at once | classes in the set, first exit | middle | last |",
-        "|---|---|---:|---:|---:|---:|---:|",
-    ]
-    for network, facts in networks().items():
-        for kind, text in {"each": "95 % at each exit", "together": "95 % at all exits at once"}.items():
-            found = facts["sets"][kind]
-            size = found["size"]
-            low, high = (percent(end(found["coverage"])) for end in (min, max))
-            sizes = " | ".join(f"{size[i]:.1f}" for i in (0, len(size) // 2, -1))
-            lines.append(
-                f"| {network if kind == 'each' else ''} | {text} | {low} to {high} % | {percent(found['at_once'])} % | {sizes} |"
-            )
-    return "\n" + "\n".join(lines) + "\n"
-
-
-def combinations() -> str:
-    """Errors of the exits and of their combinations, and how many samples get worse on the way."""
-    lines = [
-        "| network | answers | get worse | error at 1/4 of the cost | 1/2 | 3/4 | all |",
-        "|---|---|---:|---:|---:|---:|---:|",
-    ]
-    names = {"exits": "each exit's own", "ensemble": "`ensemble`", "product": "`product`", "caching": "`caching`"}
-    for network, facts in networks().items():
-        costs = facts["costs"]
-        at = [
-            max((i for i, cost in enumerate(costs) if cost <= part * costs[-1]), default=0)
-            for part in (0.25, 0.5, 0.75, 1)
-        ]
-        for kind, text in names.items():
-            found = facts["combinations"][kind]
-            errors = " | ".join(f"{percent(found['errors'][i])} %" for i in at)
-            lines.append(f"| {network if kind == 'exits' else ''} | {text} | {percent(found['worse'])} % | {errors} |")
     return "\n" + "\n".join(lines) + "\n"
 
 
@@ -254,10 +178,10 @@ FIGURES: dict[str, Figure] = {
     "stop_p99": fact("start_stop", "stop_p99_ms", "{:.1f}"),
     "stop_stage_p50": fact("start_stop", "stage_p50_ms", "{:.1f}"),
     "stop_stage_p99": fact("start_stop", "stage_p99_ms", "{:.1f}"),
-    "guarantees": guarantees,
-    "guarantees_splits": lambda: f"{next(iter(networks().values()))['splits']:,}",
-    "coverage": coverage,
-    "combinations": combinations,
+    **{
+        name: lambda table=table: table(results("guarantees")["facts"])
+        for name, table in guarantee_tables.TABLES.items()
+    },
     **{
         f"extras_{extra.replace('-', '_')}": ratio("extras", f"time of a step, {extra} / AdaLoss alone")
         for extra in ("equilibrium", "distillation", "boosting", "first-order", "famo")
