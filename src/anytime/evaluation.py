@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any, NamedTuple
 
 import torch
@@ -24,7 +25,7 @@ FRACTIONS = (0.25, 0.5, 0.75, 1.0)
 class Curve:
     """How good each exit is and what it costs; one entry per exit, shallow to deep.
 
-    ``errors`` and ``losses`` are None at exits that were not evaluated.
+    ``errors`` and ``losses`` are None at exits that were not evaluated; ``losses`` also where the loss is not finite.
     """
 
     errors: list[float | None]
@@ -175,8 +176,8 @@ def stacked(answers: Sequence[Tensor], data: Data) -> Tensor:
 
 
 def spread_out(values: list[float], exits: list[int], total: int) -> list[float | None]:
-    """One value for each of all exits; None at those that are not among ``exits``."""
-    known = dict(zip(exits, values, strict=True))
+    """One value for each of all exits; None at those that are not among ``exits`` or have no finite value."""
+    known = {exit: value for exit, value in zip(exits, values, strict=True) if isfinite(value)}
     return [known.get(i) for i in range(total)]
 
 

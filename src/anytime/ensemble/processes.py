@@ -103,7 +103,7 @@ class ProcessWorker:
             raise self._died() from error
 
     def _died(self) -> WorkerDied:
-        self.process.join(1)
+        self.process.join(10)  # its end of the pipe is closed, so it is ending, on a busy machine not at once
         code = self.process.exitcode
         how = f"signal {-code}" if code and code < 0 else f"exit code {code}"
         return WorkerDied(f"process {self.process.pid}, {how}")

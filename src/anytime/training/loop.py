@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from anytime import distributed
-from anytime.cost import on_meta
 from anytime.data.augmentation import mix
 from anytime.data.dataset import Data
 from anytime.data.images import Images, Take
 from anytime.errors import AnytimeError, check_integer
 from anytime.evaluation import Curve, evaluate, exit_losses, measure, spread_out, stacked, wrong_answers
+from anytime.meta import on_meta
 from anytime.network import AnytimeNetwork
 from anytime.progress import progress
 from anytime.training.checkpoint import has_checkpoint
@@ -193,7 +193,12 @@ class Training:
         weighed = torch.where(losses.isfinite().all(), losses * share, torch.nan)
         if self.only is not None:  # a scheme gets one loss per exit; those left out are zeros without a graph
             weighed = losses.new_zeros(self.net.exits).index_copy(0, self.where, weighed)
-        objective = self.scheme(weighed) / self.accumulate
+        objective = self.scheme(weighed)
+        if not isinstance(objective, Tensor) or objective.ndim or not objective.requires_grad:
+            raise AnytimeError(
+                "the scheme must return a scalar tensor made from the losses, e.g. lambda losses: losses.sum()"
+            )
+        objective = objective / self.accumulate
         self.scaler.scale(objective).backward()
         sums = torch.stack([losses.detach() * len(labels), wrong_answers(logits.detach(), labels)])
         return sums, objective.detach()
