@@ -111,6 +111,11 @@ def evaluate(
     """
     check_arguments("evaluate", net, data)
     images = data.test if images is None else images
+    if images is not None and not isinstance(images, Images | Stream):
+        raise AnytimeError(
+            f"got a {type(images).__name__} for the images; expected a split such as data.validation, or "
+            "anytime.Images(pixels, labels)"
+        )
     if images is None or not len(images):
         raise AnytimeError(f"data {data.name!r} has no test images: pass some as evaluate(net, data, images)")
     data = data.matching(net.preprocessing)
@@ -214,11 +219,21 @@ def collect(net: AnytimeNetwork, batches: Iterable[tuple[Any, Tensor]]) -> Outpu
         net: the network; it runs in eval mode and is left in the mode it had.
         batches: a ``DataLoader``, ``data.batches(data.validation)`` or the like.
     """
+    check_batches(batches)
     with eval_mode(net):
         pairs = [_outputs(net, batch) for batch in batches]
     if not pairs:
         raise AnytimeError("there are no batches: give some of (inputs, labels)")
     return Outputs(torch.cat([logits for logits, _ in pairs], 1), torch.cat([labels for _, labels in pairs]))
+
+
+def check_batches(batches: Any) -> None:
+    """Refuse a data set where its batches are expected, and anything else that does not have batches."""
+    if isinstance(batches, Data | Images | Stream) or not isinstance(batches, Iterable):
+        raise AnytimeError(
+            f"got a {type(batches).__name__}; expected batches of (inputs, labels): a DataLoader, a list, or "
+            "data.batches(data.validation)"
+        )
 
 
 def _outputs(net: AnytimeNetwork, batch: Any) -> tuple[Tensor, Tensor]:

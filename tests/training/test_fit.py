@@ -43,9 +43,12 @@ def test_impossible_trainings_are_refused(data, tmp_path):
         ({"precision": "int8"}, "float32, bfloat16 or float16"),
         ({"checkpoint_seconds": -1}, "checkpoint_seconds=-1 must be"),
         ({"optimizer": "magic"}, "one of sgd, adamw"),
+        ({"recipe": "cifar"}, r"recipe='cifar' must be an anytime\.Recipe"),
+        ({"scheme": 5}, "scheme=5 must be a name such as 'adaloss'"),
+        ({"output": 5}, "output=5 must be a folder"),
     ):
         with pytest.raises(anytime.AnytimeError, match=says):
-            train(small(), data, output=tmp_path / "run", **options)
+            train(small(), data, **{"output": tmp_path / "run", **options})
     assert not (tmp_path / "run").exists()
 
 
@@ -54,6 +57,13 @@ def test_other_data_than_data_is_refused_with_what_works(data):
     for call in (lambda: anytime.fit(small(), loader), lambda: anytime.evaluate(small(), loader)):
         with pytest.raises(anytime.AnytimeError, match=r"expects an anytime\.Data, not a DataLoader: .*load_data"):
             call()
+    with pytest.raises(anytime.AnytimeError, match=r"got a DataLoader for the images; expected .*data\.validation"):
+        anytime.evaluate(small(), data, loader)
+    eann = anytime.EANN([small()])
+    for wrong in (data, data.validation, 5):
+        for call in (lambda x: anytime.calibrate(small(), x, 0.5, "fraction"), eann.fit_order):
+            with pytest.raises(anytime.AnytimeError, match=r"expected batches .*data\.batches\(data\.validation\)"):
+                call(wrong)
     with pytest.raises(anytime.AnytimeError, match=r"not a Linear: anytime\.convert"):
         anytime.fit(torch.nn.Linear(3, 3), data)
 

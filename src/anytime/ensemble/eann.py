@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_map
 
 from anytime.cost import costs
 from anytime.errors import AnytimeError
-from anytime.evaluation import collect
+from anytime.evaluation import check_batches, collect
 from anytime.models import create_model, resann
 from anytime.network import AnytimeNetwork, ReachedExit, clone_tensors
 from anytime.preprocessing import Preprocessing
@@ -233,6 +233,7 @@ class EANN(AnytimeNetwork):
         Returns:
             The error of every exit of every network, in the order of the networks' costs.
         """
+        check_batches(validation)
         batches = iter(validation)
         first = list(next(zip(batches, strict=False), ()))
         before = self._offered

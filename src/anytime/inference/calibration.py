@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_map
 
 from anytime.cost import costs
 from anytime.errors import AnytimeError
-from anytime.evaluation import Outputs, collect
+from anytime.evaluation import Outputs, check_batches, collect
 from anytime.inference.latency import profile
 from anytime.inference.policy import SCORES, UNITS, Judge, Policy
 from anytime.inference.risk import control_risk
@@ -78,6 +78,7 @@ def calibrate(
             "calibrate takes either a budget, or a risk with or without delta and labels=False: "
             'calibrate(net, batches, budget=0.5, unit="fraction") or calibrate(net, batches, risk=0.02, delta=0.05)'
         )
+    check_batches(validation)
     some: list[Any] = []
 
     def batches() -> Iterator[Any]:

@@ -1,5 +1,6 @@
 """``fit``: train a network, write its run folder, resume bit for bit what was interrupted."""
 
+import os
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 from anytime import distributed
 from anytime.data.dataset import Data
-from anytime.errors import check_number
+from anytime.errors import AnytimeError, check_number
 from anytime.evaluation import Curve, check_arguments
 from anytime.network import AnytimeNetwork
 from anytime.training.checkpoint import has_checkpoint, load_checkpoint
@@ -87,6 +88,10 @@ def fit(
     """
     check_arguments("fit", net, data)
     recipe = recipe_with(recipe, data, changes)
+    if not isinstance(scheme, str) and not callable(scheme):
+        raise AnytimeError(f"scheme={scheme!r} must be a name such as 'adaloss', or a function of the losses")
+    if not isinstance(output, str | os.PathLike | None):
+        raise AnytimeError(f"output={output!r} must be a folder, as a string or a path")
     check_number("checkpoint_seconds", checkpoint_seconds)
     device = next(net.parameters()).device
     if isinstance(scheme, str):
