@@ -57,7 +57,7 @@ def explained(net: Any, x: Any) -> Iterator[None]:
 
 def _about_types(error: Exception) -> bool:
     """Whether an operation complained about the type of a tensor: an index may be an integer for good reason."""
-    return any(words in str(error) for words in ("scalar type", "not implemented for", "dtype"))
+    return any(words in str(error) for words in ("scalar type", "not implemented for", "bool tensor", "dtype"))
 
 
 def device_of(x: Any) -> torch.device:
