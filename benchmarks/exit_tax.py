@@ -10,7 +10,7 @@ import torch
 from ratio import interleaved, machine, report, verdict
 
 import anytime
-from anytime.evaluation import exit_losses
+from anytime.losses import by_exit, cross_entropy
 from anytime.memory import keep_freed_memory
 
 
@@ -19,7 +19,7 @@ def trainer(net: anytime.AnytimeNetwork, x: torch.Tensor, y: torch.Tensor):
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-4, fused=True)
 
     def step() -> None:
-        losses = exit_losses(torch.stack(net(x)), y)
+        losses = by_exit(cross_entropy, net(x), y).mean(1)
         optimizer.zero_grad()
         scheme(losses).backward()
         optimizer.step()

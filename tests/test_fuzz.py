@@ -42,7 +42,21 @@ def checkpoint(folder):
     save_checkpoint(folder, tensors, {"epoch": 2, "position": 7, "seconds": 1.5})
 
 
+def exported(folder):
+    net = anytime.create_model("resann-1-4", num_classes=3, in_channels=1)
+    net.preprocessing = anytime.Preprocessing(1, (8, 8), [0.3], [0.2], ["ä", "b", "c"])
+    policy = anytime.Policy("confidence", [0.9, None], [1.0, 1.1, 0.9], [1, 2, 3], [0.25, 0.5, 0.25], 2.5)
+    anytime.export.onnx(net, torch.zeros(1, 1, 8, 8), folder, policy=policy)
+
+
+def read_exported(folder):
+    net = anytime.load_exported(folder)
+    return net.description, net(torch.ones(1, 1, 8, 8))
+
+
 LOADERS = {
+    "anytime.json": (exported, read_exported),
+    "stage-02.onnx": (exported, read_exported),
     "config.json": (model, read_model),
     "model.safetensors": (model, read_model),
     "policy.json": (policy, anytime.Policy.load),
@@ -121,13 +135,13 @@ def rewrite(folder, name, n, seed):
             read(folder)
 
 
-@pytest.mark.parametrize("name", ["config.json", "policy.json", "profile.json"])
+@pytest.mark.parametrize("name", ["anytime.json", "config.json", "policy.json", "profile.json"])
 def test_senseless_files(tmp_path, name):
     rewrite(tmp_path, name, FAST, seed=0)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["config.json", "policy.json", "profile.json"])
+@pytest.mark.parametrize("name", ["anytime.json", "config.json", "policy.json", "profile.json"])
 def test_many_senseless_files(tmp_path, name):
     rewrite(tmp_path, name, SLOW, seed=1)
 

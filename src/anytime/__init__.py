@@ -1,5 +1,6 @@
 """Anytime neural networks: a valid prediction early, a better one the longer they run."""
 
+from anytime.combination.network import combine
 from anytime.conversion.convert import convert
 from anytime.conversion.network import ConvertedNetwork
 from anytime.cost import Costs, costs
@@ -10,6 +11,7 @@ from anytime.ensemble.eann import EANN
 from anytime.ensemble.team import Team
 from anytime.errors import AnytimeError, MissingExtraError, NonFiniteLossError
 from anytime.evaluation import Curve, evaluate
+from anytime.export.exported import load_exported
 from anytime.inference.background import astart, start
 from anytime.inference.calibration import calibrate
 from anytime.inference.latency import Profile, profile
@@ -20,6 +22,7 @@ from anytime.models.pretrained import load_pretrained
 from anytime.network import AnytimeNetwork, Step
 from anytime.preprocessing import Preprocessing
 from anytime.saving import load, save
+from anytime.serving.engine import Engine
 from anytime.training.fit import FitResult, fit
 from anytime.training.recipe import Recipe
 from anytime.weights import AdaLoss, create_scheme
@@ -33,6 +36,7 @@ __all__ = [
     "Costs",
     "Curve",
     "Data",
+    "Engine",
     "FitResult",
     "Images",
     "MissingExtraError",
@@ -47,6 +51,7 @@ __all__ = [
     "UnfinishedError",
     "astart",
     "calibrate",
+    "combine",
     "convert",
     "costs",
     "create_model",
@@ -56,6 +61,7 @@ __all__ = [
     "list_models",
     "load",
     "load_data",
+    "load_exported",
     "load_pretrained",
     "predict",
     "profile",

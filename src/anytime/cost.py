@@ -1,12 +1,13 @@
 """What each exit costs: multiply-accumulates and parameters. (Seconds are in ``latency.py``.)"""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from types import SimpleNamespace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
@@ -67,9 +68,11 @@ def costs(net: AnytimeNetwork, example: Any) -> Costs:
         >>> f"{anytime.costs(net, torch.zeros(1, 3, 32, 32)).macs[-1] / 1e6:.1f} million"
         '125.6 million'
     """
+    if hasattr(net, "stated_costs"):  # an exported network's, counted when it was exported
+        return net.stated_costs(example)  # type: ignore[operator]
     if not getattr(net, "paused_because", None):
         try:
-            return _counted(on_meta(net), shapes(example), _params(net))
+            return _counted(on_meta(net), shapes(example), count_params(net.units))
         except NotImplementedError:  # an operation whose result's shape depends on the data
             pass
     return _counted(net, tree_map(lambda leaf: _real(leaf, net), example))
@@ -129,13 +132,14 @@ def _counted(net: AnytimeNetwork, example: Any, params: list[int] | None = None)
             head()
             macs.append(counter.get_total_flops() // 2)
             heads.append(macs[-1] - before // 2)
-    return Costs(macs, params or _params(net), heads)
+    return Costs(macs, params or count_params(net.units), heads)
 
 
-def _params(net: AnytimeNetwork) -> list[int]:
+def count_params(units: Sequence[tuple[nn.Module, nn.Module | None]]) -> list[int]:
+    """Parameters up to each exit; ``units`` are stages in the order in which they run, each with its head or None."""
     seen: dict[int, int] = {}
     totals = []
-    for stage, head in net.units:
+    for stage, head in units:
         for module in (stage, head) if head else (stage,):
             seen |= {id(parameter): parameter.numel() for parameter in module.parameters()}
         if head:

@@ -1,20 +1,23 @@
 """The anytime curve: the error of every exit against what it costs."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import isfinite
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from anytime import distributed
+from anytime.batches import Batch, Peeked, batches_of, check_batches, one_sample
 from anytime.cost import Costs, costs
 from anytime.data.dataset import Data
 from anytime.data.images import Images, Take
 from anytime.data.stream import Stream
 from anytime.errors import AnytimeError
+from anytime.losses import Function, by_exit, cross_entropy
+from anytime.metrics import error
 from anytime.network import AnytimeNetwork, eval_mode
 
 FRACTIONS = (0.25, 0.5, 0.75, 1.0)
@@ -29,12 +32,14 @@ class Curve:
     """
 
     errors: list[float | None]
-    """Share of wrong answers, 0 to 1."""
+    """Mean of the metric; by default the share of wrong answers, 0 to 1."""
     losses: list[float | None]
-    """Mean cross-entropy."""
+    """Mean loss, by default the cross-entropy; None where there is no loss for the metric."""
     costs: Costs
     images: int
-    """How many images it was measured on."""
+    """How many images, or other samples, it was measured on."""
+    metric: str = "error"
+    """What ``errors`` are."""
 
     def at(self, fraction: float) -> tuple[int, float | None]:
         """The exit chosen at a fraction of the total cost, and its error."""
@@ -85,22 +90,30 @@ class Curve:
 
 def evaluate(
     net: AnytimeNetwork,
-    data: Data,
+    data: Any,
     images: Images | Stream | None = None,
     *,
+    metric: Function | None = None,
+    loss: Function | None = None,
     only: Iterable[int] | None = None,
     batch_size: int = 500,
     shared: bool = False,
 ) -> Curve:
-    """Error, loss and cost of every exit. Images are normalized as in the network's training, if it knows how.
+    """Error, loss and cost of every exit.
 
     Args:
         net: the network; it runs in eval mode and is left in the mode it had.
-        data: the data set; its test images are used.
-        images: other images of the same kind instead, e.g. ``data.validation``.
+        data: batches: a ``DataLoader`` or any other iterable of (inputs, targets), or of dicts with the targets under
+            ``labels``; they are moved to the network's device. Or a ``Data``, whose test images are used, normalized as
+            in the network's training, if it knows how.
+        images: other images of a ``Data`` instead, e.g. ``data.validation``.
+        metric: from the outputs of an exit and the targets to one number per sample, smaller is better; see
+            ``anytime.metrics``. ``errors`` are its means. Default: the share of wrong answers.
+        loss: likewise, for ``losses``; see ``anytime.losses``. Default: cross-entropy, unless there is a metric.
         only: the exits to evaluate, if not all.
-        batch_size: how many images at once.
-        shared: share the images out among the processes of a distributed run, all of which call this.
+        batch_size: how many images of a ``Data`` at once.
+        shared: share the images of a ``Data`` out among the processes of a distributed run, all of which call this;
+            with other batches, every process has its own.
 
     Examples:
         >>> import anytime
@@ -108,67 +121,112 @@ def evaluate(
         >>> curve = anytime.evaluate(net, anytime.load_data("digits"))
         >>> len(curve.errors), curve.images
         (3, 500)
+        >>> batches = [(torch.zeros(4, 1, 8, 8), torch.ones(4, 10))]
+        >>> len(anytime.evaluate(net, batches, metric=anytime.losses.squared).errors)
+        3
     """
     check_arguments("evaluate", net, data)
-    images = data.test if images is None else images
-    if images is not None and not isinstance(images, Images | Stream):
-        raise AnytimeError(
-            f"got a {type(images).__name__} for the images; expected a split such as data.validation, or "
-            "anytime.Images(pixels, labels)"
-        )
-    if images is None or not len(images):
-        raise AnytimeError(f"data {data.name!r} has no test images: pass some as evaluate(net, data, images)")
-    data = data.matching(net.preprocessing)
     exits = sorted(net.exit_indices(only))
-    loss, error = measure(net, data, images, exits, batch_size, shared)
-    losses, errors = spread_out(loss, exits, net.exits), spread_out(error, exits, net.exits)
-    return Curve(errors, losses, costs(net, torch.empty(1, *data.shape, device="meta")), len(images))
+    loss = cross_entropy if loss is None and metric in (None, error) else loss
+    metric = error if metric is None else metric
+    if isinstance(data, Data):
+        images = data.test if images is None else images
+        if images is not None and not isinstance(images, Images | Stream):
+            raise AnytimeError(
+                f"got a {type(images).__name__} for the images; expected a split such as data.validation, or "
+                "anytime.Images(pixels, labels)"
+            )
+        if images is None or not len(images):
+            raise AnytimeError(f"data {data.name!r} has no test images: pass some as evaluate(net, data, images)")
+        data = data.matching(net.preprocessing)
+        batches = image_batches(net, data, images, batch_size, shared)
+        found = measure(net, batches, exits, loss, metric, shared, partial(check_classes, data=data))
+        example = torch.empty(1, *data.shape, device="meta")
+    else:
+        peeked = Peeked(net, data)
+        found = measure(net, peeked, exits, loss, metric, shared)
+        example = one_sample(peeked.first)
+    losses, errors = (spread_out(values, exits, net.exits) for values in (found.losses, found.errors))
+    name = getattr(metric, "__name__", type(metric).__name__)
+    return Curve(errors, losses, costs(net, example), found.samples, name)
+
+
+class Measured(NamedTuple):
+    """Means over all samples, for each of some exits; of what was not measured, None."""
+
+    losses: list[float | None]
+    errors: list[float | None]
+    samples: int
 
 
 @torch.inference_mode()
 def measure(
     net: AnytimeNetwork,
-    data: Data,
-    images: Images | Stream,
+    batches: Iterable[Batch],
     exits: list[int],
-    batch_size: int = 500,
+    loss: Function | None,
+    metric: Function,
     shared: bool = False,
-) -> tuple[list[float], list[float]]:
-    """Mean loss and share of wrong answers of the given exits; ``shared``: among all ranks, each of which calls."""
-    device = next(net.parameters()).device
+    check: Callable[[Sequence[Tensor]], None] | None = None,
+) -> Measured:
+    """Mean loss and metric of the given exits; ``shared``: of the batches of all ranks, each of which calls."""
+    device = next((parameter.device for parameter in net.parameters()), torch.device("cpu"))
     sums: list[Tensor] = []
-    takes = [Take(indices) for indices in torch.arange(len(images)).split(batch_size)]
+    samples = 0
     with eval_mode(net):
-        for batch in images.batches(takes[distributed.rank() :: distributed.world_size()] if shared else takes):
-            labels = batch.labels.to(device)
-            logits = stacked(net(data.normalize(batch.pixels.to(device)), exits), data)
-            sums.append(torch.stack([exit_losses(logits, labels) * len(labels), wrong_answers(logits, labels)]))
+        for batch in batches:
+            n = len(batch)
+            if not n:
+                continue
+            outputs = net(batch.inputs, exits)
+            if check is not None:
+                check(outputs)
+            lost = torch.zeros(len(exits), device=device) if loss is None else means(loss, outputs, batch.targets)
+            off = by_exit(metric, outputs, batch.targets, "the metric")
+            off = off.float().sum(1) if off.ndim == 2 else off.float().mean(2).sum(1)
+            sums.append(torch.stack([lost.float() * n, off]))
+            samples += n
     # Added up on the CPU, one batch after the other: in double precision, which not every device has.
-    losses = torch.zeros(len(exits), dtype=torch.float64)
-    wrong = torch.zeros(len(exits), dtype=torch.int64)
-    for batch_losses, batch_wrong in torch.stack(sums).cpu() if sums else ():
-        losses += batch_losses
-        wrong += batch_wrong.long()
+    totals = torch.zeros(2, len(exits), dtype=torch.float64)
+    for batch_sums in torch.stack(sums).cpu() if sums else ():
+        totals += batch_sums
+    count = torch.tensor([samples])
     if shared:
-        distributed.total(losses, wrong, device=device)
-    return (losses / len(images)).tolist(), (wrong.double() / len(images)).tolist()
+        distributed.total(totals, count, device=device)
+    if not count.item():
+        raise AnytimeError("there are no batches: expected some of (inputs, targets)")
+    losses, errors = (totals / count).tolist()
+    return Measured([None] * len(exits) if loss is None else losses, errors, int(count))
+
+
+def means(loss: Function, outputs: Sequence[Any], targets: Any) -> Tensor:
+    """The mean loss of each exit over the samples of a batch, and over all tasks."""
+    each = by_exit(loss, outputs, targets)
+    return each.mean(1) if each.ndim == 2 else each.mean((1, 2))
+
+
+def image_batches(
+    net: AnytimeNetwork, data: Data, images: Images | Stream, batch_size: int = 500, shared: bool = False
+) -> Iterator[Batch]:
+    """Images as the network sees them, on its device; ``shared``: this process's part of them."""
+    device = next(net.parameters()).device
+    takes = [Take(indices) for indices in torch.arange(len(images)).split(batch_size)]
+    for batch in images.batches(takes[distributed.rank() :: distributed.world_size()] if shared else takes):
+        yield Batch(data.normalize(batch.pixels.to(device)), batch.labels.to(device))
 
 
 def check_arguments(caller: str, net: Any, data: Any) -> None:
-    """Refuse other things than a network with exits and a data set, and say how to make them."""
+    """Refuse other things than a network with exits and batches or a data set, and say how to make them."""
     if not isinstance(net, AnytimeNetwork):
         raise AnytimeError(
             f"{caller} expects an AnytimeNetwork, not a {type(net).__name__}: anytime.convert(model, example) makes one"
         )
     if not isinstance(data, Data):
-        raise AnytimeError(
-            f"{caller} expects an anytime.Data, not a {type(data).__name__}: anytime.load_data(name_or_folder) makes "
-            "one, and so does anytime.Data(anytime.Images(pixels, labels)) of tensors"
-        )
+        check_batches(caller, data)
 
 
-def stacked(answers: Sequence[Tensor], data: Data) -> Tensor:
-    """The exits' logits as one tensor, exits × samples × classes; refuses those with too few classes for the data."""
+def check_classes(answers: Sequence[Tensor], data: Data) -> None:
+    """Refuse logits with too few classes for the data."""
     shapes = {tuple(logits.shape) for logits in answers}
     needed = len(data.classes)
     if len(shapes) > 1 or any(len(shape) != 2 or shape[1] < needed for shape in shapes):
@@ -177,25 +235,12 @@ def stacked(answers: Sequence[Tensor], data: Data) -> Tensor:
             f"exit, with at least the {needed} classes of data {data.name!r}: build the network with "
             f"num_classes={needed}"
         )
-    return torch.stack(list(answers))
 
 
-def spread_out(values: list[float], exits: list[int], total: int) -> list[float | None]:
+def spread_out(values: Sequence[float | None], exits: list[int], total: int) -> list[float | None]:
     """One value for each of all exits; None at those that are not among ``exits`` or have no finite value."""
-    known = {exit: value for exit, value in zip(exits, values, strict=True) if isfinite(value)}
+    known = {exit: value for exit, value in zip(exits, values, strict=True) if value is not None and isfinite(value)}
     return [known.get(i) for i in range(total)]
-
-
-def exit_losses(logits: Tensor, labels: Tensor) -> Tensor:
-    """Mean cross-entropy of each exit, from logits L × N × classes, in one pass over all exits."""
-    exits, n, _ = logits.shape
-    each = F.cross_entropy(logits.flatten(0, 1), labels.repeat(exits), reduction="none")
-    return each.view(exits, n).mean(1)
-
-
-def wrong_answers(logits: Tensor, labels: Tensor) -> Tensor:
-    """How many answers of each exit are wrong, from logits L × N × classes."""
-    return (logits.argmax(-1) != labels).sum(-1)
 
 
 class Outputs(NamedTuple):
@@ -212,35 +257,24 @@ class Outputs(NamedTuple):
 
 
 @torch.inference_mode()
-def collect(net: AnytimeNetwork, batches: Iterable[tuple[Any, Tensor]]) -> Outputs:
+def collect(net: AnytimeNetwork, batches: Iterable[Any]) -> Outputs:
     """Run every exit on batches of inputs and labels.
 
     Args:
         net: the network; it runs in eval mode and is left in the mode it had.
-        batches: a ``DataLoader``, ``data.batches(data.validation)`` or the like.
+        batches: a ``DataLoader``, ``data.batches(data.validation)`` or the like; targets are class numbers.
     """
-    check_batches(batches)
     with eval_mode(net):
-        pairs = [_outputs(net, batch) for batch in batches]
+        pairs = [_outputs(net, batch) for batch in batches_of(net, batches)]
     if not pairs:
         raise AnytimeError("there are no batches: give some of (inputs, labels)")
     return Outputs(torch.cat([logits for logits, _ in pairs], 1), torch.cat([labels for _, labels in pairs]))
 
 
-def check_batches(batches: Any) -> None:
-    """Refuse a data set where its batches are expected, and anything else that does not have batches."""
-    if isinstance(batches, Data | Images | Stream) or not isinstance(batches, Iterable):
-        raise AnytimeError(
-            f"got a {type(batches).__name__}; expected batches of (inputs, labels): a DataLoader, a list, or "
-            "data.batches(data.validation)"
-        )
-
-
-def _outputs(net: AnytimeNetwork, batch: Any) -> tuple[Tensor, Tensor]:
-    if not isinstance(batch, tuple | list) or len(batch) != 2 or not isinstance(batch[1], Tensor):
-        raise AnytimeError("expected batches of (inputs, labels); of a single batch make a list: [(inputs, labels)]")
-    x, labels = batch
-    answers = net(x)
+def _outputs(net: AnytimeNetwork, batch: Batch) -> tuple[Tensor, Tensor]:
+    answers, labels = net(batch.inputs), batch.targets
+    if not isinstance(labels, Tensor):
+        raise AnytimeError(f"the targets are a {type(labels).__name__}; expected a tensor of class numbers")
     if len({logits.shape for logits in answers}) > 1:
         shapes = ", ".join(sorted({str(tuple(logits.shape)) for logits in answers}))
         raise AnytimeError(f"the exits' answers have different shapes: {shapes}; they must be for the same classes")

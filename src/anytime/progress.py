@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class Progress(AbstractContextManager["Progress"], Protocol):
-    """Is told of every step and every epoch."""
+    """What the training loop reports its steps and epochs to."""
 
     def step(self, epoch: int, images: int, losses: Tensor) -> None:
         """A step on ``images`` images is done; ``losses`` are those of the exits, on any device."""
@@ -24,25 +24,28 @@ class Progress(AbstractContextManager["Progress"], Protocol):
         """An epoch has ended; ``record`` is its line of the log."""
 
 
-def progress(title: str, epochs: int, images: int, done: int = 0, show: bool = True) -> Progress:
+def progress(
+    title: str, epochs: int, images: int | None, done: int = 0, show: bool = True, unit: str = "images"
+) -> Progress:
     """A bar if standard error is a terminal, else lines.
 
     Args:
         title: what is being trained.
         epochs: number of epochs.
-        images: images per epoch.
+        images: images per epoch; None if not known.
         done: images trained on before the run was resumed.
         show: whether to show anything.
+        unit: what is counted, if not images.
     """
     if not show:
         return Silence()
     if sys.stderr.isatty() and importlib.util.find_spec("rich"):
-        return Bar(title, epochs, images, done)
-    return Lines(title, epochs)
+        return Bar(title, epochs, images, done, unit)
+    return Lines(title, epochs, unit)
 
 
 class Silence(Progress):
-    """Shows nothing."""
+    """Progress that is not shown."""
 
     def __exit__(self, *_: object) -> None: ...
     def step(self, epoch: int, images: int, losses: Tensor) -> None: ...  # noqa: D102
@@ -52,19 +55,20 @@ class Silence(Progress):
 class Lines(Silence):
     """One line per epoch on standard error, at most one per second: for logs and pipes."""
 
-    def __init__(self, title: str, epochs: int) -> None:
-        self.title, self.epochs, self.last = title, epochs, 0.0
+    def __init__(self, title: str, epochs: int, unit: str = "images") -> None:
+        self.title, self.epochs, self.unit, self.last = title, epochs, unit, 0.0
 
     def epoch(self, record: dict[str, Any]) -> None:
-        """Print it."""
+        """Print one line."""
         now = time.monotonic()
         if now - self.last < 1 and record["epoch"] != self.epochs:
             return
         self.last = now
         errors = (record.get("validation") or record["train"])["errors"]
+        form = ".1%" if self.unit == "images" else ".4g"
         print(
-            f"{self.title}  epoch {record['epoch']}/{self.epochs}  {record['images_per_second']:,.0f} images/s  "
-            f"loss {spread(record['train']['losses'], '.3f')}  error {spread(errors, '.1%')}",
+            f"{self.title}  epoch {record['epoch']}/{self.epochs}  {record['images_per_second']:,.0f} {self.unit}/s  "
+            f"loss {spread(record['train']['losses'], '.3f')}  error {spread(errors, form)}",
             file=sys.stderr,
             flush=True,
         )
@@ -73,10 +77,10 @@ class Lines(Silence):
 class Bar(Silence):
     """A bar with images per second, the losses of the first, middle and last exit, and the time left."""
 
-    def __init__(self, title: str, epochs: int, images: int, done: int) -> None:
+    def __init__(self, title: str, epochs: int, images: int | None, done: int, unit: str = "images") -> None:
         rich = require("rich.progress", "cli")
         console = require("rich.console", "cli").Console(stderr=True)
-        self.epochs = epochs
+        self.epochs, self.unit = epochs, unit
         self.bar = rich.Progress(
             rich.TextColumn("[bold]{task.description}"),
             rich.BarColumn(bar_width=None),
@@ -88,7 +92,7 @@ class Bar(Silence):
         )
         self.start, self.seen, self.new, self.drawn = time.monotonic(), 0, 0, 0.0
         self.task = self.bar.add_task(
-            title, total=epochs * images, completed=done, epoch=0, epochs=epochs, speed="", loss="…"
+            title, total=epochs * images if images else None, completed=done, epoch=0, epochs=epochs, speed="", loss="…"
         )
 
     def __enter__(self) -> Self:
@@ -106,7 +110,7 @@ class Bar(Silence):
         now = time.monotonic()
         if now - self.drawn < 0.2:
             return
-        speed = f"{self.seen / max(now - self.start, 1e-9):,.0f} images/s"
+        speed = f"{self.seen / max(now - self.start, 1e-9):,.0f} {self.unit}/s"
         loss = spread(losses.tolist(), ".3f")
         self.bar.update(self.task, advance=self.new, epoch=epoch, speed=speed, loss=loss)
         self.drawn, self.new = now, 0

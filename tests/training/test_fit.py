@@ -1,18 +1,14 @@
-import subprocess
-import sys
-
+import processes
 import pytest
 import torch
 from short_runs import linear, small, train
-from torch.utils.data import DataLoader, TensorDataset
 
 import anytime
 
 
 def test_the_data_choose_the_recipe_in_python_as_on_the_command_line(tmp_path, environment):
     command = ["train", "--model", "resann-1-4", "--data", "digits", "--subset", "100", "--epochs", "2"]
-    command = [sys.executable, "-m", "anytime", *command, "--output", str(tmp_path / "run")]
-    subprocess.run(command, env=environment, check=True, capture_output=True)
+    processes.run(["-m", "anytime", *command, "--output", tmp_path / "run"], env=environment, check=True)
     torch.manual_seed(0)
     net = anytime.create_model("resann-1-4", in_channels=1)
     threads = torch.get_num_threads()
@@ -52,17 +48,17 @@ def test_impossible_trainings_are_refused(data, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_other_data_than_data_is_refused_with_what_works(data):
-    loader = DataLoader(TensorDataset(torch.zeros(8, 1, 8, 8), torch.zeros(8, dtype=torch.int64)))
-    for call in (lambda: anytime.fit(small(), loader), lambda: anytime.evaluate(small(), loader)):
-        with pytest.raises(anytime.AnytimeError, match=r"expects an anytime\.Data, not a DataLoader: .*load_data"):
-            call()
-    with pytest.raises(anytime.AnytimeError, match=r"got a DataLoader for the images; expected .*data\.validation"):
-        anytime.evaluate(small(), data, loader)
+def test_what_is_not_batches_is_refused_with_what_works(data):
+    with pytest.raises(anytime.AnytimeError, match=r"got a list for the images; expected .*data\.validation"):
+        anytime.evaluate(small(), data, [(torch.zeros(8, 1, 8, 8), torch.zeros(8, dtype=torch.int64))])
     eann = anytime.EANN([small()])
-    for wrong in (data, data.validation, 5):
+    for wrong in (data, data.validation):
         for call in (lambda x: anytime.calibrate(small(), x, 0.5, "fraction"), eann.fit_order):
-            with pytest.raises(anytime.AnytimeError, match=r"expected batches .*data\.batches\(data\.validation\)"):
+            with pytest.raises(anytime.AnytimeError, match=r"expects batches, not a .*data\.batches\("):
+                call(wrong)
+    for wrong in (torch.zeros(8, 1, 8, 8), 3, {"labels": torch.zeros(8)}):
+        for call in (lambda x: anytime.fit(small(), x), lambda x: anytime.evaluate(small(), x)):
+            with pytest.raises(anytime.AnytimeError, match=r"expects batches, not a .*: a DataLoader.*load_data"):
                 call(wrong)
     with pytest.raises(anytime.AnytimeError, match=r"not a Linear: anytime\.convert"):
         anytime.fit(torch.nn.Linear(3, 3), data)

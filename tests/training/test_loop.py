@@ -44,9 +44,9 @@ def test_the_paper_trains_each_image_once_an_epoch(data, monkeypatch):
     seen = []
     original = loop.Training.backward
 
-    def spy(self, batch, share):
-        seen.append(batch.labels.clone())
-        return original(self, batch, share)
+    def spy(self, part, share):
+        seen.append(part.labels.clone())
+        return original(self, part, share)
 
     monkeypatch.setattr(loop.Training, "backward", spy)
     train(small(), data, epochs=1, batch_size=32)

@@ -9,6 +9,8 @@ from torch.overrides import TorchFunctionMode
 
 import anytime
 from anytime.files import read_tensors, write_tensors
+from anytime.training.averaging import WeightAverage
+from anytime.training.epochs import LoaderEpochs
 from anytime.training.guard import Guard
 from anytime.training.state import State
 
@@ -124,7 +126,8 @@ def test_the_optimizers_state_goes_where_the_optimizer_wants_it():
     def state(device):
         net, scaler = linear().to(device), torch.amp.GradScaler("cpu", enabled=False)
         optimizer = torch.optim.AdamW(net.parameters(), capturable=device != "cpu")
-        return State(net, lambda losses: losses.sum(), optimizer, scaler, run="", epochs=1, steps=1, exits=2)
+        parts = (optimizer, scaler, WeightAverage(net, 0), LoaderEpochs(net, [], 0, 1, torch.device(device)))
+        return State(net, lambda losses: losses.sum(), *parts, run="", epochs=1, exits=2)
 
     trained, resumed = state("cpu"), state("meta")
     for parameter in trained.named.values():

@@ -32,7 +32,7 @@ PREDICTIONS = 50
 
 @dataclass(frozen=True)
 class Kept:
-    """What came of many predictions with one deadline."""
+    """The results of many predictions with the same deadline."""
 
     milliseconds: float
     exit: float

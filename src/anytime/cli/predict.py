@@ -9,7 +9,7 @@ import anytime
 from anytime.cli.app import DEVICES, Option, app, device_named, typer
 from anytime.cli.tables import prediction_table, show
 from anytime.errors import AnytimeError, check_integer
-from anytime.saving import load
+from anytime.export.backend import load_backend
 
 
 @app.command("predict")
@@ -18,6 +18,7 @@ def predict_command(
     image: Annotated[Path, typer.Argument(help="Image file.")],
     deadline: Annotated[str | None, Option(help="Time limit, e.g. 20ms or 0.5s. Default: none, the last exit.")] = None,
     top: Annotated[int, Option(help="Number of classes to show.")] = 5,
+    backend: Annotated[str, Option(help="eager (PyTorch) or onnx (ONNX Runtime, faster on processors).")] = "eager",
     device: Annotated[str, Option(help=DEVICES)] = "auto",
     as_json: Annotated[bool, Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> None:
@@ -28,10 +29,11 @@ def predict_command(
     Examples:
     - `anytime predict runs/digits-resann-3-16-adaloss-seed0 digit.png`
     - `anytime predict runs/a cat.jpg --deadline 20ms --top 3`
+    - `anytime predict runs/a cat.jpg --backend onnx` exports the model to runs/a/onnx the first time
     """
     check_integer("--top", top)
     limit = None if deadline is None else seconds(deadline)
-    net = load(run).to(device_named(device))
+    net = load_backend(run, backend).to(device_named("cpu" if backend == "onnx" else device))
     x = net.preprocess(image)
     anytime.predict(net, x)
     prediction = anytime.predict(net, x, deadline=limit)

@@ -83,7 +83,7 @@ class Paused(OwnRows):
             f"out of its batch ({len(rows)} should remain); use predict, start or steps instead"
         )
 
-    def join(self, others: "Sequence[Paused]") -> "Paused":
+    def join(self, others: Sequence[Any]) -> "Paused":
         """Not possible, for the same reason."""
         raise AnytimeError(
             "this network was converted without a graph and is paused inside its own code, so batches of it cannot be "

@@ -61,7 +61,7 @@ class Carried(OwnRows):
         batch = next(value.shape[layout.dim] for value, layout in pairs if layout and layout.one_each)
         return Carried(tuple(_take(value, layout, rows, batch) for value, layout in pairs), self.layout)
 
-    def join(self, others: "Sequence[Carried]") -> "Carried":
+    def join(self, others: Sequence[Any]) -> "Carried":
         """The state of these samples and those of the others."""
         columns = zip(self.layout, self.values, *(other.values for other in others), strict=True)
         joined = (join_values(first, rest, layout and layout.dim) for layout, first, *rest in columns)

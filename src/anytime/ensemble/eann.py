@@ -11,9 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
+from anytime.batches import check_batches
 from anytime.cost import costs
 from anytime.errors import AnytimeError
-from anytime.evaluation import check_batches, collect
+from anytime.evaluation import collect
 from anytime.models import create_model, resann
 from anytime.network import AnytimeNetwork, ReachedExit, clone_tensors
 from anytime.preprocessing import Preprocessing
@@ -25,7 +26,7 @@ class Between(NamedTuple):
     inputs: Any
     """The input, for the networks that follow; None when the last one has begun."""
     state: Any
-    """That of the network that runs."""
+    """The state of the network that runs."""
 
 
 class EANN(AnytimeNetwork):
@@ -117,7 +118,7 @@ class EANN(AnytimeNetwork):
 
     @property
     def preprocessing(self) -> Preprocessing | None:  # type: ignore[override]
-        """That of the members, if they all have the same; setting it sets theirs."""
+        """The preprocessing of the members if all have the same, else None; setting it sets it for every member."""
         first, *others = (member.preprocessing for member in self._networks)
         return first if all(other == first for other in others) else None
 
@@ -127,7 +128,7 @@ class EANN(AnytimeNetwork):
             member.preprocessing = preprocessing
 
     def layout(self) -> dict[str, Any]:
-        """That of every member."""
+        """The layout of every member."""
         return {"members": [member.layout() for member in self._networks]}
 
     @property
@@ -233,7 +234,7 @@ class EANN(AnytimeNetwork):
         Returns:
             The error of every exit of every network, in the order of the networks' costs.
         """
-        check_batches(validation)
+        check_batches("fit_order", validation)
         batches = iter(validation)
         first = list(next(zip(batches, strict=False), ()))
         before = self._offered

@@ -1,23 +1,23 @@
 """Thresholds of a policy from held-out data, for a budget of the average cost or a bound on what is lost."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
 
+from anytime.batches import Batch, Peeked, check_batches, one_sample
 from anytime.cost import costs
 from anytime.errors import AnytimeError
-from anytime.evaluation import Outputs, check_batches, collect
+from anytime.evaluation import Outputs, collect
 from anytime.inference.latency import profile
-from anytime.inference.policy import SCORES, UNITS, Judge, Policy
+from anytime.inference.policy import SCORES, UNITS, Judge, Policy, ScoreFunction
 from anytime.inference.risk import control_risk
 from anytime.inference.temperature import fit_temperatures
 from anytime.inference.thresholds import RULES
-from anytime.network import AnytimeNetwork, tensors_of
+from anytime.network import AnytimeNetwork, eval_mode, tensors_of
 
 
 def calibrate(
@@ -25,7 +25,7 @@ def calibrate(
     validation: Iterable[Any],
     budget: float | None = None,
     unit: str = "macs",
-    score: str = "confidence",
+    score: str | ScoreFunction = "confidence",
     rule: str = "common",
     *,
     risk: float | None = None,
@@ -49,10 +49,12 @@ def calibrate(
 
     Args:
         net: the network.
-        validation: batches of inputs and labels that it was not trained on, as for ``collect``.
+        validation: batches that it was not trained on: a ``DataLoader`` or any other iterable of (inputs, labels), or
+            of dicts with the labels under ``labels``; labels are class numbers, unless the score is a function.
         budget: the average cost of a sample, including all heads up to its exit; either this or ``risk``.
         unit: ``macs``; ``seconds``, as measured on the first batch; or ``fraction`` of the MACs of the whole network.
-        score: how sure an exit is of its prediction; see ``Policy``.
+        score: how sure an exit is of its prediction; see ``Policy``. Or, for a budget, any function from the outputs of
+            an exit to one number per sample, higher for surer: for outputs that are not logits of classes.
         rule: how the thresholds are set for a budget, as above.
         risk: the accuracy that may be lost against the last exit, as a share.
         delta: the chance that more is lost.
@@ -78,19 +80,15 @@ def calibrate(
             "calibrate takes either a budget, or a risk with or without delta and labels=False: "
             'calibrate(net, batches, budget=0.5, unit="fraction") or calibrate(net, batches, risk=0.02, delta=0.05)'
         )
-    check_batches(validation)
-    some: list[Any] = []
-
-    def batches() -> Iterator[Any]:
-        for batch in validation if labels else map(_without_labels, validation):
-            if not some and isinstance(batch, tuple | list) and batch and any(map(len, tensors_of(batch[0]))):
-                some.append(batch[0])
-            yield batch
-
-    outputs = collect(net, batches())
-    if not some:
-        raise AnytimeError("there are no samples to calibrate with")
-    spent = _costs(net, some[0], unit)
+    check_batches("calibrate", validation)
+    peeked = Peeked(net, validation if labels else map(_without_labels, validation))
+    if callable(score):
+        if budget is None:
+            raise AnytimeError(f"a risk needs a score by name: one of {', '.join(SCORES)}")
+        scores = _scores(net, peeked, score)
+        return _meet(scores, _costs(net, peeked.first, unit), budget, unit, score, rule, [1.0] * net.exits)
+    outputs = collect(net, peeked)
+    spent = _costs(net, peeked.first, unit)
     if budget is not None:
         return fit_policy(outputs, spent, budget, unit, score, rule)
     assert risk is not None
@@ -110,8 +108,22 @@ def _costs(net: AnytimeNetwork, batch: Any, unit: str) -> list[float]:
     if unit == "seconds":
         size = len(tensors_of(batch)[0])
         return [seconds / size for seconds in profile(net, batch, repeats=10, warmup=2).through]
-    one = tree_map(lambda leaf: leaf[:1] if isinstance(leaf, Tensor) else leaf, batch)
-    return [float(macs) for macs in costs(net, one).macs]
+    return [float(macs) for macs in costs(net, one_sample(batch)).macs]
+
+
+@torch.inference_mode()
+def _scores(net: AnytimeNetwork, batches: Iterable[Batch], score: ScoreFunction) -> Tensor:
+    """How sure each exit is of each sample; the outputs are not kept."""
+    judge = Judge(score, [1.0] * net.exits)
+    with eval_mode(net):
+        each = [
+            torch.stack([judge.score(exit, outputs) for exit, outputs in enumerate(net(batch.inputs))])
+            for batch in batches
+            if len(batch)
+        ]
+    if not each:
+        raise AnytimeError("there are no batches: give some of (inputs, targets)")
+    return torch.cat(each, 1)
 
 
 def fit_policy(
@@ -125,12 +137,28 @@ def fit_policy(
     """The policy for the outputs of a network; see ``calibrate``."""
     if score not in SCORES:
         raise AnytimeError(f"score={score!r} must be one of {', '.join(SCORES)}")
+    if outputs.logits.shape[-1] < 2:
+        raise AnytimeError("the network has one class; a policy needs at least two")
+    temperatures = fit_temperatures(outputs)
+    judge = Judge(score, temperatures)
+    scores = torch.stack([judge.score(exit, logits) for exit, logits in enumerate(outputs.logits)])
+    return _meet(scores, costs, budget, unit, score, rule, temperatures)
+
+
+def _meet(
+    scores: Tensor,
+    costs: list[float],
+    budget: float,
+    unit: str,
+    score: str | ScoreFunction,
+    rule: str,
+    temperatures: list[float],
+) -> Policy:
+    """The policy that meets a budget, given the score of every exit and sample."""
     if rule not in RULES:
         raise AnytimeError(f"rule={rule!r} must be one of {', '.join(RULES)}")
     if isinstance(budget, bool) or not isinstance(budget, int | float):
         raise AnytimeError(f"budget={budget!r} must be a number")
-    if outputs.logits.shape[-1] < 2:
-        raise AnytimeError("the network has one class; a policy needs at least two")
     whole = costs[-1] if unit == "fraction" else 1.0
     least, most = costs[0] / whole, costs[-1] / whole
     if not least <= budget <= (most if unit == "fraction" else inf) or budget == inf:
@@ -138,9 +166,6 @@ def fit_policy(
             f"budget={budget:.4g} ({unit} per sample): the first exit takes {least:.4g}, the last {most:.4g}"
         )
     budget, unit = budget * whole, "macs" if unit == "fraction" else unit
-    temperatures = fit_temperatures(outputs)
-    judge = Judge(score, temperatures)
-    scores = torch.stack([judge.score(exit, logits) for exit, logits in enumerate(outputs.logits)])
     each = torch.tensor(costs, dtype=torch.float64)
     thresholds_by = RULES[rule]
     # The parameter of the rule: a threshold, or the logarithm of the ratio of the series. At its lower end all samples

@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from torch.utils.data import DataLoader
 
+from anytime.batches import batches_of
 from anytime.cost import Form, form_of
 from anytime.errors import AnytimeError, check_integer
 from anytime.files import read_json, write_json
@@ -136,7 +138,7 @@ def _checked(entry: dict[str, Any]) -> Profile:
 
 
 def remember(net: AnytimeNetwork, profile: Profile) -> None:
-    """Let predictions of the network go by a profile."""
+    """Make predictions of the network use a profile."""
     if profile.kind is None:
         raise AnytimeError("this profile does not say what it was measured with: make it with anytime.profile(net, x)")
     if len(profile.stages) != len(net.stages):
@@ -187,7 +189,8 @@ def profile(net: AnytimeNetwork, example: Any, repeats: int = 30, warmup: int = 
 
     Args:
         net: the network; it is measured as it is (device, threads, memory format), in eval mode.
-        example: an input like those of the predictions, on the network's device.
+        example: an input like those of the predictions, on the network's device; or batches (a ``DataLoader``), of
+            which the first is taken.
         repeats: number of runs that the medians are taken over.
         warmup: number of runs before those, not counted.
 
@@ -203,6 +206,8 @@ def profile(net: AnytimeNetwork, example: Any, repeats: int = 30, warmup: int = 
         raise AnytimeError(
             f"a {type(net).__name__} is not an AnytimeNetwork: its latency is learned from its predictions"
         )
+    if isinstance(example, DataLoader):
+        example = next(batches_of(net, example)).inputs
     example = as_input(net, example)
     with eval_mode(net), explained(net, example):
         runs = [list(_clocked(net, example)) for _ in range(warmup + repeats)][warmup:]

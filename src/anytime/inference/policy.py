@@ -1,5 +1,6 @@
 """Early exit per sample: each leaves the batch at the first exit that is sure of it."""
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from math import inf, log
 from pathlib import Path
@@ -12,12 +13,15 @@ from torch.utils._pytree import tree_leaves
 from anytime.errors import AnytimeError, check_number
 from anytime.files import read_json, write_json
 from anytime.inference.inputs import as_input, explained
+from anytime.losses import per_sample
 from anytime.network import AnytimeNetwork
 
 FILE = "policy.json"
 """The file that ``Policy.save`` writes into the model's folder."""
 
 SCORES = ("confidence", "entropy", "margin", "patience")
+ScoreFunction = Callable[[Tensor], Tensor]
+"""From the outputs of an exit to one number per sample; higher means surer."""
 UNITS = ("macs", "seconds", "fraction")
 
 
@@ -36,7 +40,8 @@ class Policy:
     Args:
         score: how sure an exit is: ``confidence`` (the largest probability), ``entropy`` (1 minus the entropy divided
             by its maximum), ``margin`` (the difference of the two largest probabilities), ``patience`` (the number of
-            exits in a row that agree, then the confidence).
+            exits in a row that agree, then the confidence). Or a function of the outputs of an exit that returns one
+            number per sample.
         thresholds: the least score to leave with, for every exit but the last; None: no sample leaves there.
         temperatures: what the logits of each exit are divided by before the softmax.
         costs: the cost of one sample that leaves at each exit, in the unit of the budget.
@@ -47,7 +52,7 @@ class Policy:
         delta: the chance that it costs more; None: it does not on average.
     """
 
-    score: str
+    score: str | ScoreFunction
     thresholds: list[float | None]
     temperatures: list[float]
     costs: list[float]
@@ -124,6 +129,8 @@ class Policy:
 
     def save(self, folder: str | Path) -> Path:
         """Write it beside a model, as ``policy.json``."""
+        if callable(self.score):
+            raise AnytimeError("a policy whose score is a function cannot be saved: calibrate again where it is used")
         path = Path(folder) / FILE
         write_json(path, asdict(self), sealed=True)
         return path
@@ -150,20 +157,23 @@ class Policy:
             raise AnytimeError(
                 "a policy has a temperature, cost and share for every exit, a threshold for all but the last"
             )
-        if self.score not in SCORES or self.unit not in UNITS or min([*self.temperatures, 1]) <= 0:
+        known = callable(self.score) or self.score in SCORES
+        if not known or self.unit not in UNITS or min([*self.temperatures, 1]) <= 0:
             raise AnytimeError(f"score={self.score!r}, unit={self.unit!r}: unknown, or a temperature is not above 0")
 
 
 class Judge:
     """Scores one exit after the other; a higher score means surer. Patience depends on the exits before."""
 
-    def __init__(self, score: str, temperatures: list[float]) -> None:
+    def __init__(self, score: str | ScoreFunction, temperatures: list[float]) -> None:
         self.kind, self.temperatures = score, temperatures
         self.answer: Tensor | None = None
         self.streak: Tensor | None = None
 
     def score(self, exit: int, logits: Tensor) -> Tensor:
         """How sure the exit is of each sample."""
+        if callable(self.kind):
+            return per_sample(self.kind(logits), len(logits), "the score").cpu().double()
         # In float32 many scores near 1 would be equal. Not every device has float64, hence the CPU.
         logp = (logits.cpu().double() / self.temperatures[exit]).log_softmax(-1)
         if self.kind == "entropy":

@@ -88,11 +88,10 @@ def plot_inflation(bases: Sequence[float], path: str | Path, networks: int = 7) 
     for axis, base in zip(axes.flat, bases, strict=False):
         for plain, color, name in ((True, "#999999", "plain networks"), (False, OTHER_COLORS[0], "EANN")):
             axis.plot(budgets, [inflation(b, base, plain=plain) for b in budgets], color=color, label=name)
-        axis.axhline(sup_inflation(base), color=OTHER_COLORS[0], linewidth=1, linestyle=":")
+        axis.axhline(sup_inflation(base), color=OTHER_COLORS[0], linewidth=1, linestyle=":", label="EANN, upper bound")
         axis.set_xscale("log", base=2)
-        finish(
-            axis, f"b = {base:g}: at most {sup_inflation(base):.2f}, mean {expected_inflation(base):.2f}", legend=False
-        )
+        title = f"b = {base:g}: EANN at most {sup_inflation(base):.2f}, mean {expected_inflation(base):.2f}"
+        finish(axis, title, legend=False)
     axes[0][0].set_ylim(0.8, max(sup_inflation(base, plain=True) for base in bases if base <= 3) * 1.1)
     figure.supxlabel("budget (costs of the first network)", fontsize="medium")
     figure.supylabel("inflation: budget / cost of the equal network", fontsize="medium")
@@ -129,7 +128,7 @@ def plot_lines(
         style = {"marker": "o", "markersize": 4, "color": color, "capsize": 3, "elinewidth": 1}
         axis.errorbar(where, means, deviations if len(seeds) > 1 else None, label=f"{name} (n = {len(seeds)})", **style)
     axis.set(xlabel=x_name, ylabel=y_name, ylim=(bottom, None))
-    if len(x) <= 12:
+    if len(x) <= 16:
         axis.set_xticks(x)
     if linear_to is not None:
         axis.set_yscale("symlog", linthresh=linear_to, linscale=1.5)
@@ -170,7 +169,8 @@ def plot_bars(
             where = [place - 0.4 + width * (i + 0.5) for place in range(len(means))]
             scaled = [100 * mean for mean in means], [100 * deviation for deviation in deviations]
             if means:
-                shown[name] = axis.bar(where, scaled[0], width, yerr=scaled[1], color=color, capsize=2)
+                bars = scaled[1] if any(deviations) else None  # of one seed there is no deviation
+                shown[name] = axis.bar(where, scaled[0], width, yerr=bars, color=color, capsize=2)
         axis.set_xticks(range(len(places)), places)
         axis.set_xlabel(x_name)
         finish(axis, group, legend=False)

@@ -11,15 +11,17 @@ import torch
 from torch import Tensor, nn
 
 from anytime import distributed
+from anytime.batches import check_batches
 from anytime.data.dataset import Data
 from anytime.errors import AnytimeError, check_number
 from anytime.evaluation import Curve, check_arguments
+from anytime.losses import Function, cross_entropy, tasks_of
 from anytime.network import AnytimeNetwork
 from anytime.training.checkpoint import has_checkpoint, load_checkpoint
 from anytime.training.loop import Training
 from anytime.training.recipe import Recipe, recipe_with
 from anytime.training.run_folder import RunFolder
-from anytime.weights import create_scheme
+from anytime.weights import FirstOrderAdaLoss, TaskWeights, create_scheme
 
 
 @dataclass(frozen=True)
@@ -30,15 +32,19 @@ class FitResult:
     """One record per epoch, as in the run folder's ``log.jsonl``: losses and errors of all exits, their weights, the
     learning rate of the epoch's last step (``lr``) and the time."""
     curve: Curve | None
-    """The anytime curve on the test images; None if the data have none."""
+    """The anytime curve on the test images; if there are none, on the validation batches. None
+    if there are none of these either."""
     folder: Path | None
 
 
 def fit(
     net: AnytimeNetwork,
-    data: Data,
+    data: Any,
     scheme: str | Callable[[Tensor], Tensor] = "adaloss",
     *,
+    loss: Function = cross_entropy,
+    metric: Function | None = None,
+    validation: Any = None,
     recipe: Recipe | None = None,
     seed: int = 0,
     output: str | Path | None = None,
@@ -48,6 +54,8 @@ def fit(
     precision: str = "float32",
     compiled: bool = False,
     show: bool = True,
+    on_step: Callable[[dict[str, Any]], object] | None = None,
+    on_epoch: Callable[[dict[str, Any]], object] | None = None,
     about: dict[str, Any] | None = None,
     **changes: Any,
 ) -> FitResult:
@@ -57,26 +65,42 @@ def fit(
     their augmentation and dropout depend on seed, epoch and position alone.
 
     Under ``torch.distributed`` every process calls this with the same arguments and trains on its part of each batch;
-    gradients, batch-norm statistics and losses are averaged over all processes, and only the first one writes.
+    gradients, batch-norm statistics and losses are averaged over all processes, and only the first one writes. With
+    other batches than those of a ``Data``, each process passes a loader of its own part of the samples (as
+    ``DistributedSampler`` makes), all with the same number of batches.
 
     Args:
         net: the network, on the device to train on. It is trained in place.
-        data: the images.
+        data: batches: a ``DataLoader`` or any other iterable of (inputs, targets), or of dicts with the targets under
+            ``labels``, which can be iterated once per epoch; they are moved to the network's device. Or a ``Data``.
         scheme: the objective: a weight scheme's name (see ``create_scheme``) or any callable from the losses (a tensor
             of L) to a scalar. If it has an attribute ``only`` (``OnlyExit``), only those exits are computed.
-        recipe: the hyperparameters. Default: the recipe that suits the data, as on the command line.
+        loss: from the outputs of an exit and the targets to one loss per sample; see ``anytime.losses``. With
+            :class:`anytime.losses.MultiTask` the scheme weighs every exit and task.
+        metric: likewise, for the errors in the log and the curve; see ``anytime.metrics``. Default: the share of wrong
+            answers for a loss about classes, else the loss.
+        validation: batches that are evaluated after every epoch. Default: the validation images of a ``Data``.
+        recipe: the hyperparameters. Default: the recipe that suits the data, as on the command line; for other batches
+            the paper's, ``Recipe()``.
         seed: of the order of the images, their augmentation and dropout. The caller's own generators are left alone.
+            For other batches torch's generator is seeded before each one is fetched: so a ``DataLoader`` without a
+            generator of its own shuffles by this seed.
         output: the run folder, for checkpoints, log and model. None: nothing is written.
         resume: continue from the folder's checkpoint if there is a run in it. The result is bit for bit that of an
-            uninterrupted run.
+            uninterrupted run. With other batches than those of a ``Data``, the epoch that was interrupted is begun
+            anew, unless the loader has a state of its own (torchdata's ``StatefulDataLoader``); the result is the same
+            if the loader's order and random changes depend on torch's generator or on the epoch alone.
         checkpoint_seconds: minimum time between two checkpoints; 0 writes one after every step.
         accumulate: split each step's batch into this many parts, computed one after the other, to save memory. The
             scheme is called once for each part.
         precision: ``float32``, or ``bfloat16`` or ``float16`` on devices that are faster with it.
         compiled: run the network through ``torch.compile``: slow to start, faster afterwards.
         show: whether to show progress.
+        on_step: called after every step with a dict: ``epoch`` and ``step``, counted from 1, ``lr``, and ``losses``, a
+            tensor on the network's device (to read it is to wait for the device).
+        on_epoch: called after every epoch with its line of the log, a dict; see :class:`FitResult`.
         about: more to write to the run folder's ``run.json``.
-        changes: single options of the recipe, e.g. ``epochs=10, lr=0.05``.
+        changes: single options of the recipe, e.g. ``epochs=10, lr=0.05, equilibrium=True``.
 
     Examples:
         >>> import anytime
@@ -85,8 +109,13 @@ def fit(
         >>> result = anytime.fit(net, data, "adaloss", epochs=2, show=False)
         >>> [round(weight, 1) for weight in result.history[-1]["weights"]][-1]
         1.0
+        >>> net = anytime.AnytimeNetwork([nn.Linear(8, 8), nn.Linear(8, 8)], [nn.Linear(8, 1), nn.Linear(8, 1)])
+        >>> batches = [(torch.randn(16, 8), torch.randn(16)) for _ in range(4)]
+        >>> result = anytime.fit(net, batches, loss=anytime.losses.squared, epochs=2, lr=0.01, show=False)
     """
     check_arguments("fit", net, data)
+    if validation is not None:
+        check_batches("validation", validation)
     recipe = recipe_with(recipe, data, changes)
     if not isinstance(scheme, str) and not callable(scheme):
         raise AnytimeError(f"scheme={scheme!r} must be a name such as 'adaloss', or a function of the losses")
@@ -95,10 +124,30 @@ def fit(
     check_number("checkpoint_seconds", checkpoint_seconds)
     device = next(net.parameters()).device
     if isinstance(scheme, str):
-        scheme = create_scheme(scheme, net.exits)
+        tasks = tasks_of(loss)
+        scheme = create_scheme(scheme, net.exits) if tasks == 1 else TaskWeights(net.exits, tasks, scheme)
     if isinstance(scheme, nn.Module):
         scheme.to(device).train()  # in eval mode an adaptive scheme would not adapt
-    training = Training(net, data.to(device), scheme, recipe, seed, accumulate, precision, compiled)
+    if isinstance(scheme, FirstOrderAdaLoss):
+        if compiled:
+            raise AnytimeError("the scheme first-order looks into the network, which compiled=True does not allow")
+        scheme.watch(net)
+    images = isinstance(data, Data)
+    training = Training(
+        net,
+        data.to(device) if images else data,
+        scheme,
+        recipe,
+        seed,
+        accumulate,
+        precision,
+        compiled,
+        loss,
+        metric,
+        validation,
+        on_step,
+        on_epoch,
+    )
     first = distributed.rank() == 0
     path = None if output is None else Path(output)
     place = RunFolder(path, training.facts(), resume, about or {}) if path and first else nullcontext()
@@ -109,10 +158,11 @@ def fit(
         if folder:
             training.history = folder.keep_epochs(training.state.epoch)
         distributed.wait()  # all have read the checkpoint
-        net.preprocessing = data.preprocessing
+        if images:
+            net.preprocessing = data.preprocessing
         complete = bool(folder and folder.complete and training.state.finished)
         training.run(folder, checkpoint_seconds, show and first)
-        curve = training.test()
+        curve = training.finish()
         if folder and not complete:
             folder.finish(net, curve)
         distributed.wait()

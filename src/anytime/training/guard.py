@@ -5,6 +5,8 @@ from torch import Tensor, nn
 
 from anytime.errors import NonFiniteLossError
 
+_EPOCH = 2**32  # more steps than any epoch has: one number holds the epoch and the step
+
 
 class Guard:
     """Watches the losses, the objective and the gradients of every step.
@@ -19,7 +21,7 @@ class Guard:
         buffers: what a forward pass changes.
         exits: indices of the exits whose losses are watched.
         total: the number of all exits.
-        steps: steps per epoch.
+        steps: steps per epoch; None if not known.
         device: where the network is.
     """
 
@@ -29,7 +31,7 @@ class Guard:
         buffers: list[Tensor],
         exits: list[int],
         total: int,
-        steps: int,
+        steps: int | None,
         device: torch.device,
     ) -> None:
         self.parameters, self.buffers, self.exits, self.total, self.steps = parameters, buffers, exits, total, steps
@@ -46,8 +48,8 @@ class Guard:
         for kept, buffer in zip(self.kept, self.buffers, strict=True):
             kept.copy_(torch.where(self.bad, kept, buffer))
 
-    def watch(self, step: int, losses: Tensor, objective: Tensor, scaler: torch.amp.GradScaler) -> None:
-        """Examine a step, counted from 0, whose gradients are computed and not yet applied.
+    def watch(self, epoch: int, position: int, losses: Tensor, objective: Tensor, scaler: torch.amp.GradScaler) -> None:
+        """Examine a step of an epoch, both counted from 0, whose gradients are computed and not yet applied.
 
         With float16 infinite gradients are part of the method: the scaler skips the step and lowers its scale.
         """
@@ -57,11 +59,11 @@ class Guard:
         new = ~sound & ~self.bad
         self.losses = torch.where(new, losses, self.losses)
         self.objective = torch.where(new, objective, self.objective)
-        self.step = torch.where(new, step, self.step)
+        self.step = torch.where(new, epoch * _EPOCH + position, self.step)
         self.bad = self.bad | new
 
     def gradients(self) -> list[Tensor]:
-        """Those there are: exits that are left out have none."""
+        """The gradients of all parameters that have one; exits that are left out have none."""
         return [p.grad for p in self.parameters.values() if p.grad is not None]
 
     def hold(self, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler) -> None:
@@ -77,10 +79,8 @@ class Guard:
         if self.bad:
             for kept, buffer in zip(self.kept, self.buffers, strict=True):
                 buffer.copy_(kept)
-            step = int(self.step)
             raise NonFiniteLossError(
-                f"{self._what()} at step {step + 1} (epoch {step // self.steps + 1}, step {step % self.steps + 1} of "
-                f"{self.steps}); the step was not taken: network and averages are as before it. "
+                f"{self._what()} at {self._where()}; the step was not taken: network and averages are as before it. "
                 f"Try a lower learning rate than {lr:g}"
             )
         if scaler.is_enabled() and scaler.get_scale() < 1:
@@ -88,6 +88,13 @@ class Guard:
                 "the gradients overflow float16 at every scale, so no step is taken any more: train with "
                 "precision='bfloat16' or 'float32'"
             )
+
+    def _where(self) -> str:
+        epoch, position = divmod(int(self.step), _EPOCH)
+        if self.steps is None:
+            return f"step {position + 1} of epoch {epoch + 1}"
+        step = epoch * self.steps + position
+        return f"step {step + 1} (epoch {epoch + 1}, step {position + 1} of {self.steps})"
 
     def _what(self) -> str:
         wrong = (~self.losses.isfinite()).nonzero()

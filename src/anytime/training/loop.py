@@ -4,24 +4,30 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from contextlib import nullcontext
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from anytime import distributed
+from anytime.batches import batches_of
 from anytime.data.augmentation import mix
 from anytime.data.dataset import Data
-from anytime.data.images import Images, Take
 from anytime.errors import AnytimeError, check_integer
-from anytime.evaluation import Curve, evaluate, exit_losses, measure, spread_out, stacked, wrong_answers
+from anytime.evaluation import Curve, check_classes, evaluate, image_batches, measure, spread_out
+from anytime.losses import Function, cross_entropy
 from anytime.meta import on_meta
 from anytime.network import AnytimeNetwork
-from anytime.progress import progress
+from anytime.progress import Progress, progress
+from anytime.training.averaging import WeightAverage
 from anytime.training.checkpoint import has_checkpoint
+from anytime.training.epochs import Epochs, ImageEpochs, LoaderEpochs, Step
+from anytime.training.equilibrium import equilibrium
 from anytime.training.guard import Guard
 from anytime.training.interrupt import stop_requested
+from anytime.training.objective import Objective
 from anytime.training.recipe import Recipe, create_optimizer
 from anytime.training.run_folder import RunFolder
 from anytime.training.state import State, named_parameters
@@ -32,64 +38,71 @@ class Training:
     """The loop of a run; ``state`` is what changes in it, ``guard`` stops it when a number is not finite."""
 
     net: AnytimeNetwork
-    data: Data
+    data: Any
     scheme: Callable[[Tensor], Tensor]
     recipe: Recipe
     seed: int
     accumulate: int = 1
     precision: str = "float32"
     compiled: bool = False
+    loss: Function = cross_entropy
+    metric: Function | None = None
+    validation: Any = None
+    on_step: Callable[[dict[str, Any]], object] | None = None
+    on_epoch: Callable[[dict[str, Any]], object] | None = None
     history: list[dict[str, Any]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.images = len(self.data.train)
         self.device = next(self.net.parameters()).device
-        self.only: list[int] | None = getattr(self.scheme, "only", None)
-        self.exits = list(range(self.net.exits)) if self.only is None else self.only
-        self.where = torch.tensor(self.exits, device=self.device)
-        self.steps = -(-self.images // self.recipe.batch_size)
         self.check()
+        self.source = self.epochs()
+        options = (self.recipe.label_smoothing, self.device, self.recipe.distill)
+        self.objective = Objective(self.net.exits, self.scheme, self.loss, self.metric, *options)
+        self.only = self.objective.only
+        self.exits = list(range(self.net.exits)) if self.only is None else self.only
+        if isinstance(self.data, Data):
+            self.check_answers(self.data)
         self.forward: Callable[..., list[Tensor]] = torch.compile(self.net) if self.compiled else self.net
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.precision == "float16")
         self.named = named_parameters(self.net, self.scheme)
         own = list(self.net.parameters())
         self.optimizer = create_optimizer(self.recipe, own, list(self.named.values())[len(own) :])
+        self.average = WeightAverage(self.net, self.recipe.ema)
         self.statistics = [buffer for buffer in self.net.buffers() if buffer.is_floating_point()]
         averages = self.scheme.buffers() if isinstance(self.scheme, nn.Module) else ()
         buffers = [*self.net.buffers(), *averages]
-        self.guard = Guard(self.named, buffers, self.exits, self.net.exits, self.steps, self.device)
+        self.guard = Guard(self.named, buffers, self.exits, self.net.exits, self.source.steps, self.device)
         digest = hashlib.blake2b(json.dumps(self.facts(), sort_keys=True).encode(), digest_size=8).hexdigest()
-        sizes = {"epochs": self.recipe.epochs, "steps": self.steps, "exits": len(self.exits)}
-        self.state = State(self.net, self.scheme, self.optimizer, self.scaler, run=digest, **sizes)
+        sizes = {"epochs": self.recipe.epochs, "exits": len(self.exits)}
+        parts = (self.net, self.scheme, self.optimizer, self.scaler, self.average, self.source)
+        self.state = State(*parts, run=digest, **sizes)
         self.stop, self.stopping = False, lambda: False
 
     def check(self) -> None:
         """Refuse what cannot be trained, before anything is written."""
-        if self.images == 0:
-            raise AnytimeError(f"data {self.data.name!r} has no training images")
         check_integer("accumulate", self.accumulate)
         check_integer("seed", self.seed, 0, 2**63 - 1)
         if self.precision not in ("float32", "bfloat16", "float16"):
             raise AnytimeError(f"precision={self.precision!r} must be float32, bfloat16 or float16")
-        processes = distributed.world_size()
-        parts = processes * self.accumulate
-        if self.images // self.steps < parts:
-            raise AnytimeError(
-                f"a batch of {self.images // self.steps} images cannot be split into {parts} parts "
-                f"({processes} processes, accumulate {self.accumulate}): use a batch size of at least {parts}"
-            )
-        self.check_answers()
 
-    def check_answers(self) -> None:
+    def epochs(self) -> Epochs:
+        """Where the batches come from."""
+        if isinstance(self.data, Data):
+            return ImageEpochs(self.data, self.recipe, self.seed, self.accumulate, self.device)
+        return LoaderEpochs(self.net, self.data, self.seed, self.accumulate, self.device)
+
+    def check_answers(self, data: Data) -> None:
         """Refuse a network that cannot take the images or has too few classes for them."""
-        image = torch.empty(1, *self.data.shape, device="meta")
+        if self.loss is not cross_entropy:
+            return
+        image = torch.empty(1, *data.shape, device="meta")
         try:
             answers = on_meta(self.net).eval()(image, self.only)
         except AnytimeError:
             raise
         except Exception:
             return  # a network that cannot run without data: the first step will tell
-        stacked(answers, self.data)
+        check_classes(answers, data)
 
     def run(self, folder: RunFolder | None, checkpoint_seconds: float, show: bool) -> None:
         """Train from the current state to the end of the last epoch."""
@@ -97,17 +110,20 @@ class Training:
             return
         if folder and not has_checkpoint(folder.path):
             folder.write_checkpoint(*self.state.capture())  # so that a run with a log always has one
-        done = self.state.epoch * self.images + self.images * self.state.position // self.steps
+        expected = self.source.expected
+        steps = self.source.steps or 1
+        done = self.state.epoch * (expected or 0) + (expected or 0) * self.state.position // steps
         title = (self.net.config or {}).get("model") or type(self.net).__name__
         title = f"{title} {getattr(self.scheme, '_get_name', lambda: 'training')()}"
         saved = time.monotonic()
-        with stop_requested() as requested, progress(title, self.recipe.epochs, self.images, done, show) as bar:
+        balance = equilibrium(self.net, self.exits) if self.recipe.equilibrium else nullcontext()
+        with stop_requested() as requested, balance, self.progress(title, done, show) as bar:
             self.stopping = requested.is_set
             while not self.state.finished:
                 for losses, count in self.epoch_steps():
                     bar.step(self.state.epoch + 1, count, losses)
                     due = self.stop or time.monotonic() - saved >= checkpoint_seconds
-                    if folder and due and not self.guard.bad:
+                    if folder and due and self.source.resumes and not self.guard.bad:
                         folder.write_checkpoint(*self.state.capture())
                         saved = time.monotonic()
                     if self.stop:
@@ -117,91 +133,89 @@ class Training:
                 bar.epoch(record)
                 if folder:
                     folder.log(record)
+                    if not self.source.resumes:
+                        folder.write_checkpoint(*self.state.capture())
+                if self.on_epoch is not None:
+                    self.on_epoch(record)
             if folder:
                 folder.write_checkpoint(*self.state.capture())
 
+    def progress(self, title: str, done: int, show: bool) -> Progress:
+        """What shows how far the training is."""
+        return progress(title, self.recipe.epochs, self.source.expected, done, show, self.source.unit)
+
     def epoch_steps(self) -> Iterator[tuple[Tensor, int]]:
-        """Do the rest of this epoch's steps; yields the losses and the number of images of each."""
-        takes = self.takes()
-        batches = self.data.train.batches((part for step in takes for part in step), self.recipe.augmentation)
+        """Do the rest of this epoch's steps; yields the losses and the number of samples of each."""
         self.net.train()
-        for step in takes:
-            start = time.perf_counter()
+        start = time.perf_counter()
+        for step in self.source.from_step(self.state.epoch, self.state.position):
+            lr = self.lr(self.state.position)
             for group in self.optimizer.param_groups:
-                group["lr"] = self.lr(self.state.position)
-            losses = self.step([next(batches) for _ in step], step[0].total)
+                group["lr"] = lr
+            losses = self.step(step)
             self.state.position += 1
+            if self.on_step is not None:
+                self.on_step({"epoch": self.state.epoch + 1, "step": self.state.position, "lr": lr, "losses": losses})
             self.state.seconds += time.perf_counter() - start
-            yield losses, step[0].total
+            yield losses, step.total
+            start = time.perf_counter()
 
     def lr(self, position: int) -> float:
-        """The learning rate of a step of this epoch: the schedule's in the middle of the step."""
-        return self.recipe.lr_at(self.state.epoch + (position + 0.5) / self.steps)
+        """The learning rate of a step of this epoch: the schedule's in the middle of the step.
 
-    def takes(self) -> list[list[Take]]:
-        """What is left of this epoch: for each step, this process's parts of its batch."""
-        draw = torch.Generator().manual_seed(mix(self.seed, self.state.epoch, -1))
-        order = torch.randperm(self.images, generator=draw)
-        result = []
-        # Equal steps: no tiny batch at the end to upset batch norm.
-        for position, batch in list(enumerate(order.tensor_split(self.steps)))[self.state.position :]:
-            places = (
-                torch.arange(len(batch))
-                .tensor_split(distributed.world_size())[distributed.rank()]
-                .tensor_split(self.accumulate)
-            )
-            seed = mix(self.seed, self.state.epoch, position)
-            result.append([Take(batch[p], seed, int(p[0]), len(batch)) for p in places])
-        return result
+        Where the number of steps is not known, all have that of the middle of the epoch.
+        """
+        steps = self.source.steps
+        done = 0.5 if steps is None else min((position + 0.5) / steps, 1.0)
+        return self.recipe.lr_at(self.state.epoch + done)
 
-    def step(self, parts: list[Images], total: int) -> Tensor:
-        """One update from this process's parts of a batch of ``total`` images; returns the losses of the exits."""
+    def step(self, step: Step) -> Tensor:
+        """One update; returns the losses of the exits."""
         epoch, position = self.state.epoch, self.state.position
         torch.manual_seed(mix(self.seed, epoch, position, distributed.rank()))  # for dropout
         self.guard.keep()
         self.optimizer.zero_grad()
-        sums = torch.zeros(2, len(self.exits), device=self.device)
+        sums = torch.zeros(3, len(self.exits), device=self.device)
         objective = torch.zeros((), device=self.device)
-        for batch in parts:
-            # Parts may differ by an image: each is weighted by its size, so that the average over all is the batch's.
-            part, value = self.backward(batch, len(batch) * distributed.world_size() * self.accumulate / total)
-            sums += part
+        for part in step.parts:
+            # Parts may differ by a sample: each is weighted by its size, so that the average over all is the batch's.
+            share = len(part) * distributed.world_size() * self.accumulate / step.total
+            part_sums, value = self.backward(part, share)
+            sums += part_sums
             objective += value
-        looking = (position + 1) % self.guard.look_every == 0 or position == self.steps - 1
+        looking = (position + 1) % self.guard.look_every == 0 or position + 1 == self.source.steps
         self.exchange(sums, objective, looking)
-        losses = sums[0] / total
-        self.guard.watch(epoch * self.steps + position, losses, objective, self.scaler)
+        losses = sums[0] / step.total
+        self.guard.watch(epoch, position, losses, objective, self.scaler)
         if looking or self.stop:
             self.guard.look(self.lr(position), self.scaler)
         else:
             self.guard.hold(self.optimizer, self.scaler)
-        self.scaler.step(self.optimizer)
-        self.scaler.update()
+        self.update()
         self.state.add(sums)
         if looking:
             self.state.settle()
         return losses
 
-    def backward(self, batch: Images, share: float) -> tuple[Tensor, Tensor]:
-        """Add the gradients of one part of a batch; returns its summed losses and wrong answers, and the objective."""
-        labels = batch.labels.to(self.device, non_blocking=True)
-        x = self.data.normalize(batch.pixels.to(self.device, non_blocking=True))
+    def update(self) -> None:
+        """Change the weights by the gradients, and the averages by the weights."""
+        if self.recipe.clip:
+            self.scaler.unscale_(self.optimizer)
+            nn.utils.clip_grad_norm_(list(self.named.values()), self.recipe.clip)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.average.update(self.guard.bad)
+
+    def backward(self, part: Any, share: float) -> tuple[Tensor, Tensor]:
+        """Add the gradients of a part of a batch; returns its summed losses, errors and samples, and the objective."""
+        batch = self.source.ready(part)
         with torch.autocast(self.device.type, getattr(torch, self.precision), enabled=self.precision != "float32"):
-            logits = stacked(self.forward(x, self.only), self.data).float()
-        losses = exit_losses(logits, labels)
-        # If one loss is not finite all become NaN, so that no average of the scheme moves.
-        weighed = torch.where(losses.isfinite().all(), losses * share, torch.nan)
-        if self.only is not None:  # a scheme gets one loss per exit; those left out are zeros without a graph
-            weighed = losses.new_zeros(self.net.exits).index_copy(0, self.where, weighed)
-        objective = self.scheme(weighed)
-        if not isinstance(objective, Tensor) or objective.ndim or not objective.requires_grad:
-            raise AnytimeError(
-                "the scheme must return a scalar tensor made from the losses, e.g. lambda losses: losses.sum()"
-            )
-        objective = objective / self.accumulate
+            outputs = self.forward(batch.inputs, self.only)
+        outcome = self.objective(outputs, batch.targets, share)
+        objective = outcome.objective / self.accumulate
         self.scaler.scale(objective).backward()
-        sums = torch.stack([losses.detach() * len(labels), wrong_answers(logits.detach(), labels)])
-        return sums, objective.detach()
+        counts = torch.full_like(outcome.losses, len(batch))
+        return torch.stack([outcome.losses * len(batch), outcome.errors, counts]), objective.detach()
 
     def exchange(self, sums: Tensor, objective: Tensor, looking: bool) -> None:
         """Average gradients and batch-norm statistics over all processes, add up sums; stop together if one has to.
@@ -221,39 +235,58 @@ class Training:
         """Close the epoch; returns its line of the log."""
         state = self.state
         state.settle()
+        if self.guard.look_every > 1:
+            self.guard.look(self.lr(max(state.position - 1, 0)), self.scaler)
+        samples = self.source.samples or max(state.samples, 1)
         record: dict[str, Any] = {
             "epoch": state.epoch + 1,
-            "lr": self.lr(self.steps - 1),
-            "images_per_second": self.images / max(state.seconds, 1e-9),
+            "lr": self.lr(max(state.position - 1, 0)),
+            "images_per_second": samples / max(state.seconds, 1e-9),
             "seconds": state.seconds,
             "train": {
-                "losses": self.by_exit((state.losses / self.images).tolist()),
-                "errors": self.by_exit((state.wrong.double() / self.images).tolist()),
+                "losses": self.by_exit((state.losses / samples).tolist()),
+                "errors": self.by_exit((state.wrong / samples).tolist()),
             },
             "weights": _weights(self.scheme),
         }
-        if self.data.validation is not None:
-            losses, errors = measure(self.net, self.data, self.data.validation, self.exits, shared=True)
-            record["validation"] = {"losses": self.by_exit(losses), "errors": self.by_exit(errors)}
+        with self.average.applied():
+            record |= self.validated()
         state.epoch, state.position = state.epoch + 1, 0
         state.clear()
         return record
 
-    def by_exit(self, values: list[float]) -> list[float | None]:
+    def validated(self) -> dict[str, Any]:
+        """Losses and errors on the validation data, if there are any."""
+        if self.validation is not None:
+            batches = batches_of(self.net, self.validation)
+        elif isinstance(self.data, Data) and self.data.validation is not None:
+            batches = image_batches(self.net, self.data, self.data.validation, shared=True)
+        else:
+            return {}
+        found = measure(self.net, batches, self.exits, self.loss, self.objective.metric, shared=True)
+        return {"validation": {"losses": self.by_exit(found.losses), "errors": self.by_exit(found.errors)}}
+
+    def by_exit(self, values: list[Any]) -> list[float | None]:
         """One value per exit; None for those not computed."""
         return spread_out(values, self.exits, self.net.exits)
 
-    def test(self) -> Curve | None:
-        """The curve on the test images, if there are any."""
-        return evaluate(self.net, self.data, only=self.only, shared=True) if self.data.test is not None else None
+    def finish(self) -> Curve | None:
+        """Leave the averages in the network, if there are any; the curve on the test data, or the validation data."""
+        self.average.apply()
+        measures = {"metric": self.objective.metric, "loss": self.loss, "only": self.only, "shared": True}
+        if isinstance(self.data, Data) and self.data.test is not None:
+            return evaluate(self.net, self.data, **measures)
+        return None if self.validation is None else evaluate(self.net, self.validation, **measures)
 
     def facts(self) -> dict[str, Any]:
         """What must be the same for a checkpoint to be continued."""
+        loss = {} if self.loss is cross_entropy else {"loss": getattr(self.loss, "__name__", type(self.loss).__name__)}
         return {
             "model": self.net.config or {"model": type(self.net).__name__},
-            "data": {"name": self.data.name, "images": self.images, "digest": self.data.digest()},
+            "data": self.source.facts(),
             "scheme": str(self.scheme) if isinstance(self.scheme, nn.Module) else type(self.scheme).__name__,
-            "recipe": {**asdict(self.recipe), "drops": list(self.recipe.drops)},
+            **loss,
+            "recipe": self.recipe.facts(),
             "seed": self.seed,
             "accumulate": self.accumulate,
             "precision": self.precision,

@@ -3,7 +3,7 @@
 import difflib
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -17,12 +17,13 @@ from anytime.errors import AnytimeError, check_integer, check_number
 
 @dataclass(frozen=True)
 class Recipe:
-    """SGD (or AdamW), a learning-rate schedule and the augmentation of training images.
+    """SGD (or AdamW), a learning-rate schedule, and the augmentation of the training images of a ``Data``.
 
     Args:
         epochs: how often each image is seen.
         lr: the highest learning rate.
-        batch_size: largest number of images per step: an epoch is divided into equal steps.
+        batch_size: of a ``Data``, the largest number of images per step: an epoch is divided into equal steps. Other
+            batches come as they are.
         momentum: of SGD; AdamW's first beta.
         weight_decay: L2 penalty on every parameter that has a gradient.
         schedule: how the learning rate falls: ``steps`` divides it by 10 at ``drops``, from one epoch to the next, as
@@ -34,6 +35,14 @@ class Recipe:
         flip: whether training images are mirrored at random.
         blur: largest standard deviation of a random Gaussian blur of training images, in pixels; 0 for none.
         optimizer: ``sgd``, the paper's; ``adamw`` for transformers, with a learning rate of about 0.001.
+        clip: largest norm of all gradients together: larger ones are scaled down to it; 0 for none.
+        ema: decay of an exponential moving average of the weights, e.g. 0.999; the averages are what is validated,
+            tested and left in the network at the end; 0 for none.
+        label_smoothing: share of the target probability that is spread over all classes, for cross-entropy in training.
+        equilibrium: whether each stage receives the mean, not the sum, of the gradients of the exits above it
+            (``anytime.training.equilibrium``).
+        distill: share of self-distillation in the losses, from 0 to 1: the early exits also learn from the last one
+            (``anytime.training.distillation``).
     """
 
     epochs: int = 300
@@ -48,12 +57,20 @@ class Recipe:
     flip: bool = True
     blur: float = 0.0
     optimizer: str = "sgd"
+    clip: float = 0.0
+    ema: float = 0.0
+    label_smoothing: float = 0.0
+    equilibrium: bool = False
+    distill: float = 0.0
 
     def __post_init__(self) -> None:
         for name, least in {"epochs": 1, "batch_size": 1, "pad": 0}.items():
             check_integer(name, getattr(self, name), least)
-        for name in ("lr", "momentum", "weight_decay", "blur"):
+        for name in ("lr", "momentum", "weight_decay", "blur", "clip"):
             check_number(name, getattr(self, name))
+        for name in ("ema", "label_smoothing"):
+            check_number(name, getattr(self, name), below=1)
+        check_number("distill", self.distill, most=1)
         for drop in self.drops:
             check_number("drops", drop)
         check_number("warmup", self.warmup, below=1)
@@ -77,6 +94,12 @@ class Recipe:
             return self.lr * 0.1 ** sum(int(epoch) >= drop * self.epochs for drop in self.drops)
         left = (1 - done) / (1 - self.warmup)
         return self.lr * (left if self.schedule == "linear" else 0.5 - 0.5 * math.cos(math.pi * left))
+
+    def facts(self) -> dict[str, Any]:
+        """What a run with this recipe is; options that were added later are left out unless they are used."""
+        added = ("clip", "ema", "label_smoothing", "equilibrium", "distill")
+        later = {name for name in added if not getattr(self, name)}
+        return {name: value for name, value in asdict(self).items() if name not in later} | {"drops": list(self.drops)}
 
     @property
     def augmentation(self) -> Augmentation:
@@ -105,8 +128,10 @@ def recipe_for(data: str, streamed: bool) -> str:
     return named or ("imagenet" if streamed else "cifar")
 
 
-def recipe_with(recipe: Recipe | None, data: Data, changes: Mapping[str, Any]) -> Recipe:
+def recipe_with(recipe: Recipe | None, data: Any, changes: Mapping[str, Any]) -> Recipe:
     """A recipe, by default the one that suits the data, with some of its options changed.
+
+    Batches of other loaders than a ``Data`` get the paper's recipe; to augment them is up to the loader.
 
     Examples:
         >>> from anytime import load_data
@@ -120,7 +145,11 @@ def recipe_with(recipe: Recipe | None, data: Data, changes: Mapping[str, Any]) -
             near = ["lr"] if name == "learning_rate" else alike  # the command line's name for it
             hint = f"did you mean {near[0]}=?" if near else f"a recipe has: {', '.join(options)}"
             raise AnytimeError(f"unknown argument {name}=; {hint}")
-    if recipe is None:
+    if not isinstance(data, Data):
+        if asked := [name for name in ("pad", "flip", "blur") if changes.get(name)]:
+            raise AnytimeError(f"{asked[0]}= is for images of an anytime.Data; augment other batches in their loader")
+        recipe = recipe or Recipe()
+    elif recipe is None:
         recipe = RECIPES[recipe_for(data.name, streamed=not isinstance(data.train, Images))]
     if not isinstance(recipe, Recipe):
         raise AnytimeError(

@@ -1,6 +1,7 @@
 """The state of a training run: everything that changes while it runs, which is what a checkpoint holds."""
 
 from collections.abc import Callable, Mapping
+from math import inf
 from typing import Any
 
 import torch
@@ -9,7 +10,9 @@ from torch import Tensor, nn
 from anytime.errors import AnytimeError, check_integer, check_number
 from anytime.files import check_tensors
 from anytime.network import AnytimeNetwork
+from anytime.training.averaging import WeightAverage
 from anytime.training.checkpoint import Groups
+from anytime.training.epochs import Epochs, pack_state, unpack_state
 
 MOMENTS = {"SGD": ("momentum_buffer",), "AdamW": ("step", "exp_avg", "exp_avg_sq")}
 """What each optimizer keeps for a parameter that has had a gradient."""
@@ -29,9 +32,10 @@ class State:
     Random numbers follow from seed, epoch and position, so no generator has a state to keep.
 
     Args:
+        average: the average of the weights.
+        source: where the batches come from.
         run: a digest of what the run is; a checkpoint with another one is refused.
         epochs: the number of epochs.
-        steps: steps per epoch.
         exits: the number of exits that are trained.
     """
 
@@ -41,16 +45,17 @@ class State:
         scheme: Callable[[Tensor], Tensor],
         optimizer: torch.optim.Optimizer,
         scaler: torch.amp.GradScaler,
+        average: WeightAverage,
+        source: Epochs,
         *,
         run: str,
         epochs: int,
-        steps: int,
         exits: int,
     ) -> None:
-        self.net, self.optimizer, self.scaler = net, optimizer, scaler
+        self.net, self.optimizer, self.scaler, self.average, self.source = net, optimizer, scaler, average, source
         self.scheme = scheme if isinstance(scheme, nn.Module) else nn.Module()
         self.named = named_parameters(net, scheme)
-        self.run, self.epochs, self.steps, self.exits = run, epochs, steps, exits
+        self.run, self.epochs, self.exits = run, epochs, exits
         self.epoch, self.position = 0, 0
         self.clear()
 
@@ -60,28 +65,35 @@ class State:
         return self.epoch == self.epochs
 
     def clear(self) -> None:
-        """Begin an epoch: no losses, no wrong answers, no time."""
+        """Begin an epoch: no losses, no errors, no samples, no time."""
         # On the CPU wherever the network is: exact there, and some devices have no double precision.
         self.losses = torch.zeros(self.exits, dtype=torch.float64)
-        self.wrong = torch.zeros(self.exits, dtype=torch.int64)
+        self.wrong = torch.zeros(self.exits, dtype=torch.float64)
+        self.samples = 0.0
         self.pending: list[Tensor] = []
         self.seconds = 0.0
 
     def add(self, sums: Tensor) -> None:
-        """Count a step: 2 × exits, the summed losses and the numbers of wrong answers. Does not wait for the device."""
+        """Count a step: 3 × exits, the summed losses, the summed errors and the number of samples.
+
+        Does not wait for the device.
+        """
         self.pending.append(sums)
 
     def settle(self) -> None:
         """Add up the steps counted so far, in their order; this waits for the device."""
         if self.pending:
-            for losses, wrong in torch.stack(self.pending).cpu():
+            for losses, wrong, samples in torch.stack(self.pending).cpu():
                 self.losses += losses
-                self.wrong += wrong.long()
+                self.wrong += wrong
+                self.samples += samples[0].item()
             self.pending = []
 
     def capture(self) -> tuple[Groups, dict[str, Any]]:
         """Everything, as groups of named tensors and a JSON object."""
         self.settle()
+        loader: dict[str, Tensor] = {}
+        packed = pack_state(self.source.capture() if self.epoch or self.position else None, loader)
         moments = {
             f"{moment}:{name}": value
             for name, parameter in self.named.items()
@@ -92,7 +104,9 @@ class State:
             "net": self.net.state_dict(),
             "scheme": self.scheme.state_dict(),
             "optimizer": moments,
+            "average": self.average.capture(),
             "sums": {"losses": self.losses, "wrong": self.wrong},
+            "loader": loader,
         }
         about = {
             "run": self.run,
@@ -101,6 +115,8 @@ class State:
             "seconds": self.seconds,
             "scaler": self.scaler.state_dict(),
             "moments": len(moments),
+            "samples": self.samples,
+            "loader": packed,
         }
         return tensors, about
 
@@ -118,16 +134,22 @@ class State:
         self.scheme.load_state_dict(tensors.get("scheme", {}))
         self._restore_optimizer(tensors.get("optimizer", {}))
         self.scaler.load_state_dict(about["scaler"])
+        self.average.restore(tensors.get("average", {}))
         self.losses.copy_(tensors["sums"]["losses"])
         self.wrong.copy_(tensors["sums"]["wrong"])
         self.epoch, self.position, self.seconds = about["epoch"], about["position"], float(about["seconds"])
+        self.samples = float(about.get("samples", 0))
+        if about.get("loader") is not None:
+            self.source.restore(unpack_state(about.get("loader"), tensors.get("loader", {})))
 
     def _check(self, tensors: Groups, about: dict[str, Any]) -> None:
         if about["run"] != self.run:
             raise AnytimeError("it was written by a run of other facts than run.json has")
         check_integer("epoch", about["epoch"], 0, self.epochs)
-        check_integer("position", about["position"], 0, 0 if about["epoch"] == self.epochs else self.steps)
+        steps = inf if self.source.steps is None else self.source.steps
+        check_integer("position", about["position"], 0, 0 if about["epoch"] == self.epochs else steps)
         check_number("seconds", about["seconds"])
+        check_number("samples", about.get("samples", 0))
         scaler = self.scaler.state_dict()
         if not isinstance(about["scaler"], dict) or about["scaler"].keys() != scaler.keys():
             raise AnytimeError(f"its gradient scaler has {about['scaler']!r}, not {', '.join(scaler) or 'nothing'}")
@@ -139,7 +161,10 @@ class State:
         check_tensors("network", tensors.get("net", {}), self.net.state_dict())
         check_tensors("weight scheme", tensors.get("scheme", {}), self.scheme.state_dict())
         check_tensors("optimizer", moments, self._expected_moments(moments))
-        check_tensors("account of the epoch", tensors.get("sums", {}), {"losses": self.losses, "wrong": self.wrong})
+        check_tensors("average", tensors.get("average", {}), self.average.capture())
+        # Wrong answers were counted as integers once.
+        sums = {name: t.double() if t.dtype == torch.int64 else t for name, t in tensors.get("sums", {}).items()}
+        check_tensors("account of the epoch", sums, {"losses": self.losses, "wrong": self.wrong})
 
     def _expected_moments(self, moments: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """All that the optimizer keeps for each parameter that has anything in ``moments``."""

@@ -1,0 +1,69 @@
+"""The network of a run folder on the backend that is asked for."""
+
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from anytime.errors import AnytimeError
+from anytime.export.description import FILE as DESCRIPTION
+from anytime.export.description import read_description
+from anytime.export.exported import load_exported
+from anytime.export.write import onnx
+from anytime.files import read_json
+from anytime.inference.policy import FILE as POLICY
+from anytime.inference.policy import Policy
+from anytime.network import AnytimeNetwork
+from anytime.saving import CONFIG, load
+
+BACKENDS = ("eager", "onnx")
+
+
+def load_backend(folder: str | Path, backend: str = "eager") -> AnytimeNetwork:
+    """Load a saved model to be run by PyTorch (``eager``) or by ONNX Runtime (``onnx``).
+
+    For ``onnx`` the model is exported to ``onnx/`` in its folder, unless that is there and of this model.
+
+    Args:
+        folder: of a finished run or a saved model; also that of an exported network.
+        backend: ``eager`` or ``onnx``.
+    """
+    folder = Path(folder)
+    if backend not in BACKENDS:
+        raise AnytimeError(f"backend={backend!r} must be one of {', '.join(BACKENDS)}")
+    if backend == "eager":
+        return load(folder)
+    if (folder / DESCRIPTION).is_file():
+        return load_exported(folder)
+    return load_exported(export_run(folder))
+
+
+def export_run(folder: Path, output: Path | None = None, **options: object) -> Path:
+    """Export a saved model with its policy, by default to ``onnx/`` in its folder; not again if that has been done.
+
+    Args:
+        folder: of a finished run or a saved model.
+        output: where to.
+        options: of ``anytime.export.onnx``; with any, the model is always exported.
+    """
+    target = output or folder / "onnx"
+    net = load(folder)
+    source = str(read_json(folder / CONFIG)["weights"])
+    policy = Policy.load(folder) if (folder / POLICY).is_file() and not options else None
+    if not options and output is None and (target / DESCRIPTION).is_file():
+        found = read_description(target)
+        if found.about.get("source") == source and found.policy == policy and len(found.exits) == net.exits:
+            return target
+    return onnx(net, example_for(net), target, policy=policy, about={"source": source}, **options)  # type: ignore[arg-type]
+
+
+def example_for(net: AnytimeNetwork, size: int | None = None) -> Tensor:
+    """Two random images of the size that a network was trained with, or was made for."""
+    if net.preprocessing is not None:
+        channels, (height, width) = net.preprocessing.channels, net.preprocessing.size
+    else:
+        first = next((module for module in net.modules() if isinstance(module, nn.Conv2d)), None)
+        if first is None or net.image_size is None:
+            raise AnytimeError("this network does not say which images it takes: anytime.export.onnx(net, example, …)")
+        channels, height, width = first.in_channels, net.image_size, net.image_size
+    return torch.randn(2, channels, size or height, size or width, generator=torch.Generator().manual_seed(0))

@@ -1,0 +1,234 @@
+"""ExportedNetwork: graphs in a folder as an anytime network."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from anytime.cost import Costs
+from anytime.errors import AnytimeError
+from anytime.export.description import Description, GraphFile, Runner, read_description, read_files, rows_each
+from anytime.export.graphs import Value
+from anytime.export.onnx_runtime import onnx_runners
+from anytime.inference.latency import read_profiles, remember
+from anytime.network import AnytimeNetwork, OwnRows
+
+BACKENDS = {"onnx": onnx_runners}
+
+
+def load_exported(folder: str | Path, threads: int | None = None) -> "ExportedNetwork":
+    """Read a network that ``anytime.export`` or ``anytime export`` wrote; its graphs run without PyTorch.
+
+    A folder whose files were altered, mixed up or do not belong together is refused.
+
+    Args:
+        folder: the folder with ``anytime.json``.
+        threads: number of CPU threads. Default: as many as torch uses (``torch.get_num_threads()``).
+
+    Examples:
+        >>> import anytime, tempfile
+        >>> net, x = anytime.create_model("resann-1-8").eval(), torch.zeros(2, 3, 32, 32)
+        >>> exported = load_exported(anytime.export.onnx(net, x, tempfile.mkdtemp()))
+        >>> [step.logits.shape for step in exported.steps(x.numpy())]
+        [torch.Size([2, 10]), torch.Size([2, 10]), torch.Size([2, 10])]
+        >>> anytime.predict(exported, x, exits=2).exit
+        1
+    """
+    folder = Path(folder)
+    description = read_description(folder)
+    net = make(description, read_files(folder, description), threads, str(folder))
+    for profile in read_profiles(folder):
+        if len(profile.stages) == net.exits:
+            remember(net, profile)
+    return net
+
+
+def make(
+    description: Description, contents: Mapping[str, bytes], threads: int | None = None, where: str = "the export"
+) -> "ExportedNetwork":
+    """A network from the contents of its files."""
+    if description.backend not in BACKENDS:
+        raise AnytimeError(f"{where} was exported for {description.backend!r}; expected one of {', '.join(BACKENDS)}")
+    runners = BACKENDS[description.backend](description, contents, threads or torch.get_num_threads(), where)
+    return ExportedNetwork(description, runners)
+
+
+class State(OwnRows):
+    """The values between two stages, by name.
+
+    Args:
+        values: the arrays.
+        rows: for every named value the dimension that holds the samples, and how many rows each has; None without.
+    """
+
+    __slots__ = ("rows", "values")
+
+    def __init__(self, values: dict[str, np.ndarray], rows: "dict[str, tuple[int, int] | None]") -> None:
+        self.values, self.rows = values, rows
+
+    def take(self, rows: Any) -> "State":
+        """The state of some samples."""
+        chosen = np.asarray(rows)
+        return State({name: _take(array, self.rows[name], chosen) for name, array in self.values.items()}, self.rows)
+
+    def join(self, others: Sequence["State"]) -> "State":
+        """The state of these samples and those of the others."""
+        joined = {}
+        for name, first in self.values.items():
+            rows, rest = self.rows[name], [other.values[name] for other in others]
+            if rows is not None:
+                joined[name] = np.concatenate([first, *rest], rows[0])
+            elif all(np.array_equal(first, other) for other in rest):
+                joined[name] = first
+            else:
+                raise AnytimeError(f"states with different values of {name} cannot be joined")
+        return State(joined, self.rows)
+
+
+def _take(array: np.ndarray, found: tuple[int, int] | None, rows: np.ndarray) -> np.ndarray:
+    if found is None:
+        return array
+    dim, each = found
+    if each > 1:
+        rows = (rows[:, None] * each + np.arange(each)).reshape(-1)
+    return array.take(rows, dim)
+
+
+class ExportedNetwork(AnytimeNetwork):
+    """An anytime network whose stages and heads are exported graphs; ``load_exported`` makes it.
+
+    Inputs are tensors or arrays; logits are tensors on the CPU.
+
+    Attributes:
+        description: what ``anytime.json`` says.
+        policy: the early-exit policy that was exported with it; None if there was none.
+    """
+
+    def __init__(self, description: Description, runners: Mapping[str, Runner]) -> None:
+        rows = {name: _rows_of(value) for name, value in description.values.items()}
+        first, stages = _Input(description, rows), list[nn.Module]()
+        for stage, state in zip(description.stages, description.states, strict=True):
+            stages.append(_Stage(stage, state, runners[stage.file], None if stages else first))
+        super().__init__(stages, [_Head(head, runners[head.file]) for head in description.heads])
+        self.description, self.policy = description, description.policy
+        self.preprocessing = description.preprocessing
+        self.eval()
+
+    def stated_costs(self, example: Any) -> Costs:
+        """What ``anytime.costs`` returns: counted when the network was exported."""
+        first: _Input = self.stages[0].first  # type: ignore[assignment]
+        leaves, known = first.leaves(example), self.description.costs
+        for leaf, counted in zip(leaves.values(), self.description.counted, strict=True):
+            if list(leaf.shape[1:]) != counted[1:]:
+                raise AnytimeError(f"the costs are known for inputs of the shape {counted}, not {list(leaf.shape)}")
+        batch = first.samples(leaves)
+        return Costs([batch * macs for macs in known.macs], known.params, [batch * macs for macs in known.heads])
+
+    def layout(self) -> dict[str, Any]:
+        """Raises: what was exported is in a folder already."""
+        raise AnytimeError("an exported network is not saved again: copy its folder")
+
+
+def _rows_of(value: Value) -> tuple[int, int] | None:
+    """The dimension that holds the samples, and how many rows each has."""
+    return next(((dim, each) for dim, size in enumerate(value.shape) if (each := rows_each(size))), None)
+
+
+class _Stage(nn.Module):
+    """A graph between two exits."""
+
+    def __init__(self, graph: GraphFile, state: list[str], run: Runner, first: "_Input | None") -> None:
+        super().__init__()
+        self.first, self._run, self._takes, self._returns = first, run, graph.inputs, graph.outputs
+        self._keeps = [name for name in state if name not in graph.outputs]
+        self._all = set(graph.outputs) <= set(state)
+        self._state = set(state)
+
+    def forward(self, state: Any) -> State:
+        """The state after it."""
+        if self.first is not None:
+            state = self.first(state)
+        values = state.values
+        made = dict(zip(self._returns, self._run([values[name] for name in self._takes]), strict=True))
+        if not self._all:
+            made = {name: array for name, array in made.items() if name in self._state}
+        for name in self._keeps:
+            made[name] = values[name]
+        return State(made, state.rows)
+
+
+class _Head(nn.Module):
+    """The graph of an exit."""
+
+    def __init__(self, graph: GraphFile, run: Runner) -> None:
+        super().__init__()
+        self._run, self._takes = run, graph.inputs
+
+    def forward(self, state: State) -> Tensor:
+        """Logits."""
+        return torch.from_numpy(self._run([state.values[name] for name in self._takes])[0])
+
+
+class _Input:
+    """The input of the first stage: checked, and its tensors as arrays by name."""
+
+    def __init__(self, description: Description, rows: dict[str, tuple[int, int] | None]) -> None:
+        self.rows, self.structure = rows, description.structure
+        self.expected = {name: description.values[name] for name in description.input}
+
+    def __call__(self, x: Any) -> State:
+        return State({name: _array(leaf, self.expected[name]) for name, leaf in self.leaves(x).items()}, self.rows)
+
+    def leaves(self, x: Any) -> dict[str, Any]:
+        """The tensors or arrays of an input, by name; raises if it has another form or size."""
+        if self.structure is None:
+            found: list[Any] = [x]
+        elif isinstance(self.structure, list):
+            if not isinstance(x, Mapping) or set(x) != set(self.structure):
+                raise AnytimeError(f"got {_form(x)}; the network was exported for a dict of {self.structure}")
+            found = [x[key] for key in self.structure]
+        else:
+            if not isinstance(x, tuple | list) or len(x) != self.structure:
+                raise AnytimeError(f"got {_form(x)}; the network was exported for a list of {self.structure} tensors")
+            found = list(x)
+        named = dict(zip(self.expected, found, strict=True))
+        for name, leaf in named.items():
+            shape = self.expected[name].shape
+            fits = isinstance(leaf, Tensor | np.ndarray) and leaf.ndim == len(shape)
+            if not fits or any(isinstance(n, int) and n != m for n, m in zip(shape, leaf.shape, strict=True)):
+                raise AnytimeError(f"got {_form(leaf)}; the network was exported for {_sizes(shape)}")
+        self.samples(named)
+        return named
+
+    def samples(self, leaves: dict[str, Any]) -> int:
+        """The number of samples, which all tensors of the input have."""
+        found = {leaf.shape[rows[0]] // rows[1] for name, leaf in leaves.items() if (rows := self.rows[name])}
+        if len(found) != 1:
+            raise AnytimeError(f"the tensors of the input have different numbers of samples: {sorted(found)}")
+        return found.pop()
+
+
+def _array(leaf: Any, expected: Value) -> np.ndarray:
+    array = leaf.detach().cpu().numpy() if isinstance(leaf, Tensor) else leaf
+    if array.dtype == expected.type:
+        return np.ascontiguousarray(array)
+    # Floats of another precision and integers of another width are converted; bytes are no floats.
+    if array.dtype.kind != np.dtype(expected.type).kind:
+        raise AnytimeError(
+            f"the input is {array.dtype}, the network was exported for {expected.type}: normalize pixels as in "
+            "training first: net.preprocess(pixels)"
+        )
+    return np.ascontiguousarray(array, expected.type)
+
+
+def _sizes(shape: Sequence[int | str]) -> str:
+    return " × ".join(map(str, shape))
+
+
+def _form(x: Any) -> str:
+    if isinstance(x, Tensor | np.ndarray):
+        return f"an input of shape {tuple(x.shape)}"
+    return f"a {type(x).__name__}" + (f" of {len(x)}" if isinstance(x, tuple | list | dict) else "")

@@ -1,0 +1,113 @@
+"""ONNX models that are run by ONNX Runtime."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from anytime.errors import AnytimeError, require
+from anytime.export.description import SHARED, Description, GraphFile, Runner
+
+
+def onnx_runners(
+    description: Description, contents: Mapping[str, bytes], threads: int, where: str
+) -> dict[str, Runner]:  # fmt: skip
+    """A function from arrays to arrays for each graph.
+
+    Args:
+        description: of the folder.
+        contents: of its files.
+        threads: number of threads.
+        where: the folder, for messages.
+    """
+    onnx, runtime = require("onnx", "onnx"), require("onnxruntime", "onnx")
+    runners = {}
+    for graph in (*description.stages, *description.heads):
+        try:
+            model = onnx.load_model_from_string(contents[graph.file])
+            options = _options(runtime, threads)
+            _give_shared(onnx, runtime, options, model, contents.get(SHARED, b""))
+            session = runtime.InferenceSession(contents[graph.file], options, providers=["CPUExecutionProvider"])
+        except AnytimeError as error:
+            raise AnytimeError(f"{where}: {graph.file}: {error}") from error
+        except Exception as error:  # protobuf and onnxruntime raise classes of their own
+            reason = str(error).strip().partition("\n")[0]
+            raise AnytimeError(f"{where}: {graph.file} is not an ONNX model that can be run ({reason})") from error
+        _check_signature(session, graph, description, where)
+        runners[graph.file] = _runner(session, graph)
+    return runners
+
+
+def _options(runtime: Any, threads: int) -> Any:
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    options.log_severity_level = 4  # what is wrong is raised
+    # Every graph has its own threads: those of one must not stay busy when the next begins.
+    options.add_session_config_entry("session.force_spinning_stop", "1")
+    return options
+
+
+def _runner(session: Any, graph: GraphFile) -> Runner:
+    inputs, outputs, run = graph.inputs, graph.outputs, session.run
+
+    def runner(arrays: list[np.ndarray]) -> list[np.ndarray]:
+        return run(outputs, dict(zip(inputs, arrays, strict=True)))
+
+    return runner
+
+
+def _give_shared(onnx: Any, runtime: Any, options: Any, model: Any, shared: bytes) -> None:
+    """Pass on the weights that are in ``shared.bin``; weights in any other file are refused.
+
+    ONNX Runtime gets them from memory and opens no file.
+    """
+    names, weights = [], []
+    for tensor in _tensors(onnx, model.graph):
+        if tensor.data_location != onnx.TensorProto.EXTERNAL:
+            continue
+        entry = {item.key: item.value for item in tensor.external_data}
+        if entry.get("location") != SHARED:
+            raise AnytimeError(
+                f"its weights {tensor.name!r} are said to be in the file {entry.get('location')!r}; only {SHARED} in "
+                "the same folder may have some"
+            )
+        kind = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
+        start, length = int(entry.get("offset", -1)), int(entry.get("length", -1))
+        size = int(np.prod(tensor.dims, dtype=np.int64)) * kind.itemsize
+        if start < 0 or length != size or start + length > len(shared):
+            raise AnytimeError(f"its weights {tensor.name!r} are not within {SHARED}")
+        array = np.frombuffer(shared, kind, length // kind.itemsize, start).reshape(tensor.dims)
+        names.append(tensor.name)
+        weights.append(runtime.OrtValue.ortvalue_from_numpy(array))
+    if names:
+        options.add_external_initializers(names, weights)
+
+
+def _tensors(onnx: Any, graph: Any) -> list[Any]:
+    """All tensors in a model, those in the attributes of nodes and in graphs inside them too."""
+    found = list(graph.initializer)
+    for node in graph.node:
+        for attribute in node.attribute:
+            found += [attribute.t] if attribute.type == onnx.AttributeProto.TENSOR else list(attribute.tensors)
+            for inner in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])):
+                found += _tensors(onnx, inner)
+    return found
+
+
+def _check_signature(session: Any, graph: GraphFile, description: Description, where: str) -> None:
+    """The model takes and returns what the description says: otherwise it is another stage's."""
+    for said, found in ((graph.inputs, session.get_inputs()), (graph.outputs, session.get_outputs())):
+        if sorted(said) != sorted(value.name for value in found):
+            raise AnytimeError(
+                f"{where}: {graph.file} is the graph of another stage or network: it has {[v.name for v in found]}, "
+                f"and anytime.json says {said}"
+            )
+        for value in found:
+            expected = description.values[value.name]
+            fixed = [(a, b) for a, b in zip(expected.shape, value.shape, strict=False) if isinstance(a, int)]
+            kind = {"float": "float32", "double": "float64"}.get(inner := value.type[7:-1], inner)
+            if kind != expected.type or len(value.shape) != len(expected.shape) or any(a != b for a, b in fixed):
+                raise AnytimeError(
+                    f"{where}: {graph.file} has {value.name} as {value.type} {value.shape}; anytime.json says "
+                    f"{expected.type} {list(expected.shape)}"
+                )

@@ -1,0 +1,59 @@
+"""Who is taken: only those whose first exit fits, with that of everyone who is waiting already."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from anytime.errors import AnytimeError
+from anytime.serving.scheduler import fits_first
+from anytime.serving.slowdown import Pace
+from anytime.serving.tables import Tables
+
+
+class OverloadedError(AnytimeError):
+    """The request was not taken: too much is waiting. ``retry_after`` says when it may be, in seconds."""
+
+    def __init__(self, message: str, retry_after: float) -> None:
+        super().__init__(f"{message}: try again in {retry_after:.2g} s")
+        self.retry_after = retry_after
+
+
+class Bounds(NamedTuple):
+    """How much may be waiting."""
+
+    requests: int
+    bytes: int
+    seconds: float
+
+
+def busy_for(tables: Tables, pace: Pace) -> float:
+    """Seconds that the stage which is running may still take."""
+    size = max(1, round(pace.batch))
+    return pace.high * max(line.at(size) for line in tables.times.stages)
+
+
+def lateness(tables: Tables, pace: Pace, waiting: Sequence[tuple[float, int]], now: float) -> float:
+    """By how many seconds the worst first exit would be late if these are waiting; at most 0 if all are in time.
+
+    Args:
+        tables: times of the stages.
+        pace: the machine's.
+        waiting: deadline and number of samples of each request without an exit, earliest deadline first.
+        now: the time.
+    """
+    return fits_first(tables, pace, waiting, now + busy_for(tables, pace))
+
+
+def check_bounds(bounds: Bounds, requests: int, bytes: int, seconds: float) -> None:
+    """Raise ``OverloadedError`` if more is waiting than may be.
+
+    Args:
+        bounds: what may be waiting.
+        requests: in flight, with the new one.
+        bytes: of their inputs.
+        seconds: until the first exits of all of them, as predicted.
+    """
+    for name, limit, value in (("requests", bounds.requests, requests), ("bytes", bounds.bytes, bytes)):
+        if value > limit:
+            raise OverloadedError(f"{limit} {name} are in flight already", max(seconds, 0.001))
+    if seconds > bounds.seconds:
+        raise OverloadedError(f"{seconds:.2g} s of work are waiting", seconds - bounds.seconds)

@@ -1,0 +1,110 @@
+"""What an engine serves: a network, what its exits are worth, and when samples leave."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+from anytime.errors import AnytimeError
+from anytime.files import read_json
+from anytime.inference.batch_times import BatchTimes, read_batch_times
+from anytime.inference.inputs import as_input
+from anytime.inference.policy import FILE as POLICY
+from anytime.inference.policy import Policy
+from anytime.network import AnytimeNetwork, tensors_of
+from anytime.saving import load
+from anytime.serving.tables import check_accuracy
+
+
+@dataclass(frozen=True)
+class Model:
+    """A network with what an engine must know of it; ``Model.of`` finds what is saved beside it."""
+
+    net: Any
+    policy: Policy | None
+    accuracy: list[float]
+    known_times: list[BatchTimes]
+    example: Any
+    folder: Path | None
+
+    @staticmethod
+    def of(
+        net: AnytimeNetwork | str | Path,
+        policy: Policy | bool | None,
+        accuracy: Sequence[float] | None,
+        profile: BatchTimes | None,
+        example: Any,
+    ) -> "Model":
+        """The model of a network or a folder; see ``Engine``."""
+        folder = Path(net) if isinstance(net, str | Path) else None
+        network: Any = load(folder) if folder is not None else net
+        check_network(network)
+        exits = sum(exit is not None for exit in network.stage_exits)
+        if policy is None or policy is True:
+            policy = Policy.load(folder) if folder is not None and (folder / POLICY).is_file() else None
+        if isinstance(policy, Policy) and len(policy.temperatures) != exits:
+            raise AnytimeError(f"the policy is for a network of {len(policy.temperatures)} exits, not of {exits}")
+        if accuracy is None:
+            accuracy = saved_accuracy(folder, exits) or [(exit + 1) / exits for exit in range(exits)]
+        check_accuracy(accuracy, exits)
+        times = [profile] if profile is not None else read_batch_times(folder) if folder is not None else []
+        example = as_input(network, example_for(network) if example is None else example)
+        return Model(network, policy or None, list(accuracy), times, example, folder)
+
+    def check_input(self, x: Any, largest: int) -> int:
+        """The number of samples of an input; raises if there are none or too many, or if it is unlike the example."""
+        given, expected = _kind(x), _kind(self.example)
+        if given != expected:
+            raise AnytimeError(
+                f"the input is of the kind {given}, the engine's example of {expected}: dtype and number of dimensions "
+                "must agree; x[None] makes a batch of a single sample"
+            )
+        sizes = {tensor.shape[0] if tensor.ndim else 0 for tensor in tensors_of(x)}
+        if len(sizes) != 1 or not 1 <= min(sizes) <= largest:
+            raise AnytimeError(
+                f"the input has {sorted(sizes)} samples along the first dimension of its tensors; expected a batch of "
+                f"1 to {largest}: submit larger ones in parts"
+            )
+        return sizes.pop()
+
+
+def _kind(x: Any) -> str:
+    return str(tree_map(lambda leaf: (leaf.dtype, leaf.ndim) if isinstance(leaf, Tensor) else leaf, x))
+
+
+def check_network(net: Any) -> None:
+    """Raise if a network cannot be served."""
+    if not hasattr(net, "run_stage"):
+        raise AnytimeError(f"a {type(net).__name__} is not an anytime network: see anytime.create_model and convert")
+    if getattr(net, "paused_because", None):
+        raise AnytimeError(
+            f"this network was converted without a graph ({net.paused_because}), so requests cannot share its batches: "
+            "serve it with anytime.predict"
+        )
+    if getattr(net, "training", False):
+        raise AnytimeError("the network is in training mode: its predictions depend on the batch; call net.eval()")
+
+
+def saved_accuracy(folder: Path | None, exits: int) -> list[float] | None:
+    """The accuracy of each exit that a training run noted, if it did for all of them."""
+    if folder is None or not (folder / "evaluation.json").is_file():
+        return None
+    errors = read_json(folder / "evaluation.json").get("errors")
+    if not isinstance(errors, list) or len(errors) != exits or any(not isinstance(e, int | float) for e in errors):
+        return None
+    return [1 - error for error in errors]
+
+
+def example_for(net: Any) -> Any:
+    """An image of the size that a network takes."""
+    prepare = getattr(net, "preprocessing", None)
+    if prepare is not None:
+        return torch.zeros(1, prepare.channels, *prepare.size)
+    first = next((module for module in net.modules() if isinstance(module, torch.nn.Conv2d)), None)
+    if first is None or not net.image_size:
+        raise AnytimeError("what does an input look like? Engine(net, example=x) with x one sample, a batch of one")
+    return torch.zeros(1, first.in_channels, net.image_size, net.image_size)

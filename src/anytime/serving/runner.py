@@ -1,0 +1,258 @@
+"""Runs what the scheduler decides: batches that are joined and divided at every stage boundary."""
+
+import time
+from collections.abc import Callable, Hashable, Sequence
+from math import prod
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from anytime.inference.batch_times import BatchTimes, sample_form
+from anytime.inference.policy import Judge, Policy
+from anytime.network import clone_tensors, tensors_of
+from anytime.serving.scheduler import Decision, Scheduler, Task
+from anytime.serving.tables import Tables
+
+
+class Settings(NamedTuple):
+    """What a runner needs to know besides the network."""
+
+    times: BatchTimes
+    accuracy: list[float]
+    largest: int
+    policy: Policy | None
+
+
+class Event(NamedTuple):
+    """News of a request."""
+
+    id: int
+    kind: str
+    """``first`` (its first exit is reached), ``exit`` (an answer on the way), ``done``, ``failed``."""
+    exit: int = -1
+    logits: Any = None
+    stopped_by: str | None = None
+    """Why it did not go on; the reason if it failed."""
+    moment: float = 0.0
+
+
+class Work:
+    """What belongs to a task: its input, and the batch that it is in."""
+
+    __slots__ = ("batch", "judge", "logits", "shown", "streams", "x")
+
+    def __init__(self, x: Any, streams: bool) -> None:
+        self.x, self.streams = x, streams
+        self.batch: Batch | None = None
+        self.logits: Tensor | None = None  # of its latest exit, if that was evaluated
+        self.judge: Judge | None = None
+        self.shown = -1
+        """The latest exit that was shown to a stream."""
+
+
+class Batch:
+    """The state of tasks that ran a stage together, in the order of its rows."""
+
+    def __init__(self, state: Any, tasks: Sequence[Task]) -> None:
+        self.state, self.tasks = state, list(tasks)
+
+    def rows(self, chosen: Sequence[Task]) -> Tensor | None:
+        """The rows of some of its tasks; None if these are all, in its order."""
+        if list(chosen) == self.tasks:
+            return None
+        starts, row = {}, 0
+        for task in self.tasks:
+            starts[id(task)] = row
+            row += task.size
+        return torch.tensor([starts[id(t)] + i for t in chosen for i in range(t.size)])
+
+
+class Runner:
+    """One network and the requests that are in flight on it.
+
+    Args:
+        net: the network, in eval mode.
+        settings: its times, accuracy and policy.
+        tell: called with news, as soon as there are some.
+        clock: the time in seconds.
+    """
+
+    def __init__(
+        self, net: Any, settings: Settings, tell: Callable[[list[Event]], object], clock: Any = time.perf_counter
+    ) -> None:
+        self.net, self.settings, self.tell, self.clock = net, settings, tell, clock
+        self.exits: list[int | None] = net.stage_exits
+        self.known: dict[Hashable, Tables] = {}
+        self.scheduler = Scheduler(self._tables, settings.largest)
+        self.by_id: dict[int, Task] = {}
+        self.news: list[Event] = []
+
+    def _tables(self, form: Hashable) -> Tables:
+        return self.known[form]
+
+    def _know(self, form: Hashable, x: Any, size: int) -> None:
+        """Tables for inputs of a form; of one that was not measured by its number of elements."""
+        settings, kind = self.settings, self.settings.times.kind
+        elements = sum(tensor.numel() for tensor in tensors_of(x)) / size
+        measured = sum(prod(shape) for _, shape in kind.inputs) if kind is not None else elements
+        times = settings.times.scaled(elements / max(measured, 1))
+        self.known[form] = Tables(times, settings.accuracy, settings.largest, every=settings.policy is not None)
+
+    def add(self, id: int, x: Any, deadline: float, streams: bool = False) -> None:
+        """Take a request up."""
+        size = tensors_of(x)[0].shape[0]
+        form = sample_form(x)
+        if form not in self.known:
+            self._know(form, x, size)
+        task = Task(id, deadline, form, size, of=Work(x, streams))
+        self.by_id[id] = task
+        self.scheduler.add(task)
+
+    def cancel(self, id: int) -> None:
+        """Drop a request: its rows leave at this boundary."""
+        task = self.by_id.pop(id, None)
+        if task is not None:
+            self.scheduler.remove(task)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is in flight."""
+        return not self.by_id
+
+    def step(self) -> None:
+        """Do one thing: answer some requests, or run one stage of some."""
+        decision: Decision = self.scheduler.decide(self.clock())
+        tasks = decision.answer or decision.run
+        if tasks:
+            with torch.inference_mode():
+                if decision.answer:
+                    self._answer(decision.answer)
+                else:
+                    self._run(decision.run)
+        self.flush()
+
+    def flush(self) -> None:
+        """Tell the news."""
+        if self.news:
+            news, self.news = self.news, []
+            self.tell(news)
+
+    def _gathered(self, tasks: Sequence[Task]) -> Batch:
+        """One batch of these tasks, out of those that they are in."""
+        parts: dict[int, tuple[Batch | None, list[Task]]] = {}
+        for task in tasks:
+            batch = task.of.batch
+            key = id(task) if batch is None else id(batch)
+            parts.setdefault(key, (batch, []))[1].append(task)
+        states, order = [], []
+        for batch, chosen in parts.values():
+            if batch is None:  # the input itself, which a stage may change and which may be needed again
+                states.append(clone_tensors(chosen[0].of.x) if len(parts) == 1 else chosen[0].of.x)
+            else:
+                rows = batch.rows(chosen)
+                device = tensors_of(batch.state)[0].device
+                states.append(batch.state if rows is None else self.net.take(batch.state, rows.to(device)))
+            order += chosen
+        return Batch(self.net.join(states), order)
+
+    def _run(self, tasks: Sequence[Task]) -> None:
+        stage = tasks[0].stage
+        if self.exits[stage] is None and tasks[0].exit >= 0:  # the stage may change what the latest exit looks at
+            self._evaluate([task for task in tasks if task.of.logits is None])
+        try:
+            begun = self.clock()
+            batch = self._gathered(tasks)
+            batch.state = self.net.run_stage(stage, batch.state)
+            ended = self.clock()
+        except Exception as error:
+            self._failed(tasks, error)
+            return
+        self.scheduler.ran(tasks, ended - begun)
+        exit = self.exits[stage]
+        for task in batch.tasks:
+            task.stage, task.of.batch = stage + 1, batch
+            if exit is not None:
+                if task.exit < 0:
+                    self.news.append(Event(task.id, "first"))
+                task.exit, task.of.logits = exit, None
+        if exit is not None:
+            self._look(batch.tasks)
+
+    def _look(self, tasks: Sequence[Task]) -> None:
+        """Evaluate the exit just reached for those who want to see it, and let go those that it is sure of."""
+        policy = self.settings.policy
+        wanted = list(tasks) if policy is not None else [task for task in tasks if task.of.streams]
+        if not wanted or not self._evaluate(wanted):
+            return
+        moment = self.clock()
+        for task in wanted:
+            if task.of.streams and task.exit > task.of.shown:
+                task.of.shown = task.exit
+                self.news.append(Event(task.id, "exit", task.exit, task.of.logits, None, moment))
+        if policy is not None and policy.score != "patience":
+            scores = Judge(policy.score, policy.temperatures).score(
+                wanted[0].exit, torch.cat([task.of.logits for task in wanted])
+            )
+            sure = policy.leaves(wanted[0].exit, scores).split([task.size for task in wanted])
+            for task, sure_of, score in zip(wanted, sure, scores.split([t.size for t in wanted]), strict=True):
+                self._judged(task, bool(sure_of.all()), score)
+        elif policy is not None:
+            for task in wanted:
+                task.of.judge = task.of.judge or Judge(policy.score, policy.temperatures)
+                score = task.of.judge.score(task.exit, task.of.logits)
+                self._judged(task, bool(policy.leaves(task.exit, score).all()), None)
+
+    def _judged(self, task: Task, sure: bool, score: Tensor | None) -> None:
+        if sure and task.exit < len(self.settings.accuracy) - 1:
+            self._finish(task, "policy")
+        elif score is not None and self.settings.policy is not None and self.settings.policy.score == "confidence":
+            # What is left to gain for this sample, compared with the average one at this exit.
+            doubt = 1 - self._tables(task.form).accuracy[task.exit]
+            task.weight = min(max((1 - float(score.mean())) / max(doubt, 1e-3), 0.1), 4.0)
+            task.shift = self._tables(task.form).shift(task.weight)
+
+    def _answer(self, tasks: Sequence[Task]) -> None:
+        for exit in sorted({(task.stage, task.form) for task in tasks}, key=repr):
+            group = [task for task in tasks if (task.stage, task.form) == exit]
+            if not self._evaluate([task for task in group if task.of.logits is None]):
+                continue
+            for task in group:
+                self._finish(task, None if task.exit == len(self.settings.accuracy) - 1 else "deadline")
+
+    def _evaluate(self, tasks: Sequence[Task]) -> bool:
+        """Evaluate the latest exit of tasks that stand at the same stage; False if that failed."""
+        if not tasks:
+            return True
+        try:
+            batch = self._gathered(tasks)
+            reached = self.net.exit_after(batch.tasks[0].stage - 1, batch.state)
+            parts = reached().split([task.size for task in batch.tasks])
+        except Exception as error:
+            self._failed(tasks, error)
+            return False
+        for task, rows in zip(batch.tasks, parts, strict=True):
+            task.of.logits = rows
+        return True
+
+    def _finish(self, task: Task, stopped_by: str | None) -> None:
+        del self.by_id[task.id]
+        self.scheduler.remove(task)
+        self.news.append(Event(task.id, "done", task.exit, task.of.logits, stopped_by, self.clock()))
+
+    def _failed(self, tasks: Sequence[Task], error: Exception) -> None:
+        """A stage or head failed: alone, that is the request's error; in a batch, all begin again, each alone."""
+        for task in tasks:
+            if len(tasks) == 1:
+                del self.by_id[task.id]
+                self.scheduler.remove(task)
+                reason = f"{type(error).__name__}: {error}"
+                self.news.append(Event(task.id, "failed", stopped_by=reason, moment=self.clock()))
+            else:
+                task.stage, task.exit = 0, -1
+                task.of.batch = task.of.logits = task.of.judge = None
+                self.scheduler.remove(task)
+                alone = (task.form, task.id)  # shares no batch from now on
+                self.known[alone] = self.known[task.form]
+                task.form = alone
+                self.scheduler.add(task)

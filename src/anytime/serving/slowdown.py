@@ -1,0 +1,61 @@
+"""How much slower the machine is than when the stages were measured."""
+
+from bisect import bisect_left, insort
+from collections import deque
+from math import sqrt
+from typing import NamedTuple
+
+
+class Pace(NamedTuple):
+    """A slow-down as it was last heard of."""
+
+    mean: float = 1.0
+    high: float = 1.5
+    batch: float = 1.0
+    """The usual batch."""
+
+
+class SlowDown:
+    """The ratios of measured to expected seconds of the latest stages: their 95th percentile and the mean below it.
+
+    Args:
+        window: how many of the latest are kept.
+
+    Examples:
+        >>> slow = SlowDown()
+        >>> for _ in range(200):
+        ...     slow.note(expected=1.0, measured=2.0)
+        >>> slow.mean, slow.high, slow.planned(3.0)
+        (2.0, 2.0, 6.0)
+    """
+
+    def __init__(self, window: int = 128) -> None:
+        # Until something is known: as measured, and half as long again at the 95th percentile.
+        self._latest = deque([1.0] * 15 + [1.5], window)
+        self._sorted = sorted(self._latest)
+        self._update()
+
+    def note(self, expected: float, measured: float) -> None:
+        """Take one stage into account."""
+        ratio = measured / max(expected, 1e-9)
+        if len(self._latest) == self._latest.maxlen:
+            del self._sorted[bisect_left(self._sorted, self._latest.popleft())]
+        self._latest.append(ratio)
+        insort(self._sorted, ratio)
+        self._update()
+
+    def _update(self) -> None:
+        most = max(1, int(0.95 * len(self._sorted)))
+        # One stage that was interrupted for long must not count as a hundred: the mean is that of the rest.
+        self.mean = sum(self._sorted[:most]) / most
+        self.high = max(self.mean, self._sorted[most - 1])
+
+    def planned(self, seconds: float, longest: float | None = None) -> float:
+        """What to plan for work that is expected to take so long, at the 95th percentile.
+
+        Args:
+            seconds: of the work.
+            longest: of its longest piece. The deviations of many pieces cancel: their spread grows as a root.
+        """
+        piece = seconds if longest is None else min(seconds, longest)
+        return self.mean * seconds + (self.high - self.mean) * sqrt(seconds * piece)

@@ -1,0 +1,242 @@
+"""Where the stages run: a thread of this process, or a process at the other end of a socket."""
+
+import os
+import pickle
+import queue
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple
+
+import torch
+
+from anytime.errors import AnytimeError
+from anytime.inference.batch_times import measure_batches
+from anytime.memory import keep_freed_memory
+from anytime.serving.arena import Arena
+from anytime.serving.runner import Event, Runner, Settings
+
+News = tuple[list[Event], float, float, float]
+"""Events, then the slow-down's mean and 95th percentile, and the usual batch."""
+
+
+class Job(NamedTuple):
+    """Everything that a worker needs to begin."""
+
+    net: Any
+    settings: Settings
+    example: Any
+    threads: int
+    arena: tuple[int, int] | None
+    """Number and size of the slots."""
+
+
+class Add(NamedTuple):
+    """A request for a worker."""
+
+    id: int
+    x: Any
+    deadline: float
+    streams: bool
+
+
+def start_runner(job: Job, tell: Callable[[News], object]) -> Runner:
+    """A runner for a job, after measuring what is not known."""
+
+    def news(events: list[Event]) -> None:
+        scheduler = runner.scheduler
+        tell((events, scheduler.slow.mean, scheduler.slow.high, scheduler.usual))
+
+    settings = job.settings
+    if settings.times is None:
+        batches = [2**i for i in range(settings.largest.bit_length())]
+        settings = settings._replace(times=measure_batches(job.net, job.example, batches))
+    runner = Runner(job.net, settings, news)
+    return runner
+
+
+def run(runner: Runner, receive: Callable[[bool], Any], unpack: Callable[[Any], Any]) -> None:
+    """Take messages and run stages until told to end. ``receive(wait)`` gives the next message, or ``queue.Empty``."""
+    while True:
+        try:
+            while True:
+                message = receive(runner.idle)
+                if message is None:
+                    return
+                if isinstance(message, int):
+                    runner.cancel(message)
+                else:
+                    runner.add(message.id, unpack(message.x), message.deadline, message.streams)
+        except queue.Empty:
+            pass
+        runner.step()
+
+
+class ThreadWorker:
+    """Runs in a thread of this process."""
+
+    def __init__(self, job: Job, tell: Callable[["ThreadWorker", News], object], died: Any) -> None:
+        self.inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.runner = start_runner(job, lambda news: tell(self, news))
+        self.settings, self.died = self.runner.settings, died
+        self.name = "thread"
+        self.thread = threading.Thread(target=self._work, name="anytime engine", daemon=True)
+
+    def begin(self) -> None:
+        """Start working."""
+        self.thread.start()
+
+    def _work(self) -> None:
+        try:
+            run(self.runner, lambda wait: self.inbox.get(block=wait), lambda x: x)
+        except BaseException as error:
+            self.died(self, f"{type(error).__name__}: {error}")
+            raise
+
+    def send(self, message: Any) -> None:
+        """Pass a message on."""
+        self.inbox.put(message)
+
+    def close(self) -> None:
+        """End the thread after the present stage."""
+        self.inbox.put(None)
+        self.thread.join()
+
+
+class ProcessWorker:
+    """A process of its own. It begins with a fresh interpreter: nothing of the program's main module runs again.
+
+    Args:
+        job: what to do.
+        arena: the memory with the inputs.
+        tell: called with news, in a thread.
+        died: called with the reason when the process has ended by itself, in the same thread.
+    """
+
+    def __init__(
+        self,
+        job: bytes,
+        arena: Arena,
+        tell: Callable[["ProcessWorker", News], object],
+        died: Callable[["ProcessWorker", str], object],
+    ) -> None:
+        self.tell, self.died = tell, died
+        self.sending, self.closed = threading.Lock(), False
+        ours, theirs = socket.socketpair()
+        code = f"from anytime.serving.worker import serve; serve({theirs.fileno()}, {arena.file})"
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        with theirs:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", code], pass_fds=(theirs.fileno(), arena.file), env=environment
+            )
+        self.pipe = Connection(ours.detach())
+        self.name = f"process {self.process.pid}"
+        self.job = job
+
+    def wait_until_ready(self) -> Settings:
+        """Give it the network and wait until it can take requests; the settings with the times that it measured."""
+        try:
+            self.pipe.send_bytes(self.job)
+            answer = pickle.loads(self.pipe.recv_bytes())
+        except (EOFError, OSError) as error:
+            raise AnytimeError(f"an engine could not be started: {self._how_it_ended()}") from error
+        finally:
+            self.job = b""
+        if isinstance(answer, str):
+            self.close()
+            raise AnytimeError(f"an engine could not be started: {answer}")
+        return answer
+
+    def begin(self) -> None:
+        """Listen to its news."""
+        threading.Thread(target=self._listen, name="anytime engine", daemon=True).start()
+
+    def _listen(self) -> None:
+        try:
+            while True:
+                self.tell(self, pickle.loads(self.pipe.recv_bytes()))
+        except (EOFError, OSError):
+            if not self.closed:
+                self.died(self, self._how_it_ended())
+
+    def send(self, message: Any) -> None:
+        """Pass a message on. If the process is gone, ``died`` will be called with all of its requests."""
+        try:
+            with self.sending:
+                self.pipe.send_bytes(pickle.dumps(message))
+        except OSError:
+            pass
+
+    def close(self) -> None:
+        """End the process after its present stage; it ends by itself if this process is gone."""
+        self.closed = True
+        self.send(None)
+        try:
+            self.process.wait(5)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.pipe.close()
+
+    def _how_it_ended(self) -> str:
+        try:
+            code = self.process.wait(5)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            code = self.process.wait()
+        how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        return f"{self.name} ended with {how}"
+
+
+def pack(job: Job) -> bytes:
+    """The job as a process gets it."""
+    try:
+        return pickle.dumps(job)
+    except Exception as error:
+        raise AnytimeError(
+            f"this network cannot be sent to another process ({error}): use Engine(net, processes=0), which runs in a "
+            "thread"
+        ) from error
+
+
+def serve(pipe_file: int, arena_file: int) -> None:
+    """The main function of an engine's process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the program; this process ends with its pipe
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    pipe = Connection(pipe_file)
+    try:
+        try:
+            job: Job = pickle.loads(pipe.recv_bytes())
+            torch.set_num_threads(job.threads)
+            keep_freed_memory()
+            assert job.arena is not None
+            arena = Arena(*job.arena, file=arena_file)
+            runner = start_runner(job, lambda news: pipe.send_bytes(pickle.dumps(_light(news))))
+        except (EOFError, OSError):
+            return
+        except Exception as error:
+            pipe.send_bytes(pickle.dumps(f"{type(error).__name__}: {error}"))
+            return
+        pipe.send_bytes(pickle.dumps(runner.settings))
+        poll = select.poll()
+        poll.register(pipe.fileno(), select.POLLIN)
+
+        def receive(wait: bool) -> Any:
+            if not wait and not poll.poll(0):
+                raise queue.Empty
+            return pickle.loads(pipe.recv_bytes())
+
+        run(runner, receive, arena.get)
+    except (EOFError, OSError):
+        return  # the engine has closed the pipe, or is gone
+
+
+def _light(news: News) -> News:
+    """Logits as arrays, which are pickled many times faster than tensors."""
+    events = [e if e.logits is None else e._replace(logits=e.logits.float().cpu().numpy()) for e in news[0]]
+    return (events, *news[1:])

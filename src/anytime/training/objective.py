@@ -1,0 +1,108 @@
+"""From the outputs of the exits to the number that a training minimizes."""
+
+import inspect
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from anytime.errors import AnytimeError
+from anytime.losses import Function, MultiTask, by_exit, stacked, tasks_of
+from anytime.metrics import metric_for
+from anytime.training.distillation import distilled
+
+
+class Outcome(NamedTuple):
+    """What a batch gives."""
+
+    objective: Tensor
+    losses: Tensor
+    """Mean loss of each exit, over its tasks too; without a graph."""
+    errors: Tensor
+    """Sum of the metric over the samples, for each exit; without a graph."""
+
+
+class Objective:
+    """The losses of all exits, and their weighted sum.
+
+    Args:
+        exits: the number of exits of the network.
+        scheme: from the vector of losses to a scalar.
+        loss: of an exit, per sample.
+        metric: of an exit, per sample; None: the one that belongs to the loss.
+        label_smoothing: for losses that take it.
+        device: where the losses are.
+        distill: the share of self-distillation in the losses.
+    """
+
+    def __init__(
+        self,
+        exits: int,
+        scheme: Callable[[Tensor], Tensor],
+        loss: Function,
+        metric: Function | None = None,
+        label_smoothing: float = 0.0,
+        device: torch.device | None = None,
+        distill: float = 0.0,
+    ) -> None:
+        self.exits, self.scheme, self.loss, self.metric = exits, scheme, loss, metric or metric_for(loss)
+        self.tasks = tasks_of(loss)
+        self.training_loss = smoothed(loss, label_smoothing) if label_smoothing else loss
+        self.only: list[int] | None = getattr(scheme, "only", None)
+        self.where = None if self.only is None else torch.tensor(self.only, device=device)
+        self.distill = distill
+        if distill and (self.tasks > 1 or self.only is not None):
+            raise AnytimeError(f"distill={distill}: only for one task, with all exits trained")
+
+    def __call__(self, outputs: Sequence[Any], targets: Any, share: float = 1.0) -> Outcome:
+        """Compute everything from the outputs of the exits that are trained.
+
+        Args:
+            outputs: of the exits, shallow to deep.
+            targets: of the samples.
+            share: what the losses are multiplied by for the scheme: how much this part counts in its batch.
+        """
+        outputs = stacked([output.float() if isinstance(output, Tensor) else output for output in outputs])
+        losses = self.losses(outputs, targets)
+        objective = self.weigh(losses, share)
+        with torch.no_grad():
+            errors = by_exit(self.metric, outputs, targets, "the metric").float()
+            errors = errors.sum(1) if errors.ndim == 2 else errors.mean(2).sum(1)
+        return Outcome(objective, losses.detach().mean(1), errors)
+
+    def losses(self, outputs: Sequence[Any], targets: Any) -> Tensor:
+        """The vector of losses: exits × tasks, means over the samples, with what else is to be minimized."""
+        each = by_exit(self.training_loss, outputs, targets)
+        losses = each.mean(1).view(len(each), self.tasks)
+        if not self.distill:
+            return losses
+        if not isinstance(outputs, Tensor):
+            raise AnytimeError(f"distill={self.distill}: only for exits with the same logits, samples × classes")
+        return distilled(outputs, losses.squeeze(1), self.distill).unsqueeze(1)
+
+    def weigh(self, losses: Tensor, share: float = 1.0) -> Tensor:
+        """The scheme's objective of these losses."""
+        # If one loss is not finite all become NaN, so that no average of the scheme moves.
+        weighed = torch.where(losses.isfinite().all(), losses * share, torch.nan)
+        if self.where is not None:  # a scheme gets one loss per exit; those left out are zeros without a graph
+            weighed = losses.new_zeros(self.exits, self.tasks).index_copy(0, self.where, weighed)
+        objective = self.scheme(weighed.flatten())
+        if not isinstance(objective, Tensor) or objective.ndim or objective.requires_grad < losses.requires_grad:
+            raise AnytimeError(
+                "the scheme must return a scalar tensor made from the losses, e.g. lambda losses: losses.sum()"
+            )
+        return objective
+
+
+def smoothed(loss: Any, label_smoothing: float) -> Function:
+    """The loss with label smoothing, if it has such an option."""
+    if isinstance(loss, MultiTask) or "label_smoothing" not in inspect.signature(loss).parameters:
+        raise AnytimeError(
+            f"label_smoothing={label_smoothing}: the loss has no such option; anytime.losses.cross_entropy, "
+            "pixel_cross_entropy, token_cross_entropy and next_token have it, or build it into the loss yourself"
+        )
+    result = partial(loss, label_smoothing=label_smoothing)
+    result.rowwise = getattr(loss, "rowwise", False)  # type: ignore[attr-defined]
+    return result

@@ -1,0 +1,77 @@
+"""The network of a run folder on another backend; the command that exports it."""
+
+import json
+
+import pytest
+import torch
+
+import anytime
+from anytime.export.backend import load_backend
+from anytime.export.write import distance
+
+
+@pytest.fixture
+def saved(tmp_path):
+    net = anytime.create_model("resann-1-4", num_classes=3, in_channels=1)
+    net.preprocessing = anytime.Preprocessing(1, (8, 8), [0.3], [0.2], ["a", "b", "c"])
+    return anytime.save(net, tmp_path / "a")
+
+
+X = torch.ones(2, 1, 8, 8)
+
+
+def test_a_run_is_exported_once_and_again_when_it_has_changed(saved):
+    with torch.no_grad():
+        expected = load_backend(saved, "eager")(X)
+    found = load_backend(saved, "onnx")
+    assert distance(found(X)[-1], expected[-1]) < 1e-4
+    written = (saved / "onnx/anytime.json").stat().st_mtime_ns
+    load_backend(saved, "onnx")
+    assert (saved / "onnx/anytime.json").stat().st_mtime_ns == written
+    assert load_backend(saved / "onnx", "onnx").exits == 3
+    policy = anytime.Policy("confidence", [0.9, None], [1.0, 1.1, 0.9], [1, 2, 3], [0.25, 0.5, 0.25], 2.5)
+    policy.save(saved)
+    assert load_backend(saved, "onnx").policy == policy
+    net = anytime.load(saved)
+    torch.nn.init.ones_(net.heads[2].fc.bias)
+    anytime.save(net, saved)
+    with torch.no_grad():
+        assert distance(load_backend(saved, "onnx")(X)[-1], net(X)[-1]) < 1e-4
+    with pytest.raises(anytime.AnytimeError, match="one of eager, onnx"):
+        load_backend(saved, "abacus")
+
+
+def test_the_command(run, saved, tmp_path):
+    code, out, err = run("export a --to onnx --output phone --exits 1,3")
+    assert code == 0, err
+    assert "2 stages and heads" in out
+    net, found = anytime.load(saved), anytime.load_exported(tmp_path / "phone")
+    with torch.no_grad():
+        assert [distance(a, b) < 1e-4 for a, b in zip(found(X), net(X, [0, 2]), strict=True)] == [True, True]
+    assert found.preprocessing == net.preprocessing
+    assert run("export a --any-size")[0] == 0
+    assert anytime.load_exported(saved / "onnx")(torch.ones(1, 1, 12, 20))[0].shape == (1, 3)
+    for line, message in [
+        ("export a --to tea", "--to tea must be"),
+        ("export a --exits one", "expected numbers from 1"),
+        ("export a --exits 9", "has 3"),
+        ("export nowhere", "not a saved model"),
+    ]:
+        code, out, err = run(line)
+        assert (code, err.count("\n")) == (2, 1)
+        assert message in err
+
+
+@pytest.mark.usefixtures("saved")
+def test_predict_on_onnx_runtime(run, tmp_path):
+    image = pytest.importorskip("PIL.Image")
+    image.new("L", (8, 8), 77).save(tmp_path / "gray.png")
+    answers = []
+    for backend in ("eager", "onnx"):
+        code, out, err = run(f"predict a gray.png --backend {backend} --json")
+        assert code == 0, err
+        answers.append(json.loads(out))
+    eager, onnx = ({c["class"]: c["probability"] for c in answer["classes"]} for answer in answers)
+    assert eager == pytest.approx(onnx, abs=1e-5)
+    assert answers[1]["exit"] == answers[1]["exits"] == 3
+    assert run("predict a gray.png --backend abacus")[0] == 2
