@@ -69,7 +69,7 @@ def main(given: list[str] | None = None) -> dict[str, dict[str, list[float]]]:
     data = anytime.load_data("digits")
     assert isinstance(data.train, anytime.Images)
     assert isinstance(data.test, anytime.Images)
-    train = DataLoader(scenes(data.train, asked.samples, seed=1), batch_size=24, shuffle=True)
+    train = DataLoader(scenes(data.train, asked.samples, seed=1), batch_size=8, shuffle=True)
     test = DataLoader(scenes(data.test, min(300, asked.samples), seed=2), batch_size=100)
     measures = {"1 − mean IoU of an image": iou_error, "share of wrong pixels": pixel_error}
 

@@ -71,8 +71,8 @@ def gaussian_nll(outputs: Tensor, targets: Tensor) -> Tensor:
 def pixel_cross_entropy(outputs: Tensor, targets: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
     """Mean cross-entropy over the pixels of a sample, without those of class -100.
 
-    Outputs are logits N × C × H × W (or one or three dimensions in place of two), targets class numbers N × H × W. Outputs
-    of another size, as many models have them, are interpolated to that of the targets.
+    Outputs are logits N × C × H × W (or one or three dimensions in place of two), targets class numbers N × H × W.
+    Outputs of another size, as many models have them, are interpolated to that of the targets.
     """
     outputs = resized("pixel_cross_entropy", outputs, targets)
     each = F.cross_entropy(outputs, targets, ignore_index=IGNORED, reduction="none", label_smoothing=label_smoothing)
