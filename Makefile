@@ -8,7 +8,7 @@ setup: .venv/installed  ## make .venv and install the library with its command
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(INSTALL) ".[cli,data,plot]"
+	$(INSTALL) ".[cli,data,plot,serve]"
 	touch $@
 
 .venv/developer-tools: .venv/installed
@@ -26,7 +26,7 @@ test: .venv/developer-tools  ## what CI runs: style, types, tests, doctests and 
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist worksteal
 
 test-slow: .venv/developer-tools .venv/dist-tools  ## the long tests: 50 kills of a training run, and the like
 	$(BIN)/pytest -m slow

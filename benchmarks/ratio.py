@@ -1,6 +1,6 @@
 """Compare two things that run in turn in one process, and report what their times say.
 
-Every benchmark prints for people; with ``--json`` it prints one JSON object instead, which ``docs/figures.py`` keeps:
+Every benchmark prints text; with ``--json`` it prints one JSON object instead, which ``docs/figures.py`` keeps:
 ``{"figures": {what: {"median": …, "low": …, "high": …, "n": …}}, "facts": {…}, "verdicts": {name: {"ratio": …, …}}}``.
 """
 
@@ -19,7 +19,7 @@ JSON = "--json" in sys.argv
 if JSON:
     sys.argv.remove("--json")
     atexit.register(lambda out=sys.stdout: print(json.dumps(RESULTS), file=out))
-    sys.stdout = sys.stderr  # what is for people
+    sys.stdout = sys.stderr  # the text
 
 
 def seconds(work: Callable[[], object]) -> float:
@@ -66,5 +66,5 @@ def verdict(name: str, ratio: float, limit: float, least: bool = False) -> None:
 
 
 def machine() -> str:
-    """Threads and torch, for people."""
+    """Number of threads and version of torch."""
     return f"{torch.get_num_threads()} threads, torch {torch.__version__}"

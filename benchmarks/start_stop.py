@@ -71,7 +71,7 @@ def main(name: str, predictions: int) -> None:
                 wrong.append(f"{number}: {best}")
 
     def growth(predictions: int) -> float:
-        """Megabytes that so many predictions leave behind."""
+        """By how many megabytes the memory in use grows with this many predictions."""
         before = resident()
         clients = [threading.Thread(target=client, args=(i, predictions // THREADS)) for i in range(THREADS)]
         for thread in clients:

@@ -39,7 +39,7 @@ def main() -> None:
     parser.add_argument("scheme", nargs="?", default="adaloss")
     parser.add_argument("--data", default="cifar10", help="cifar10, or a folder of parquet files")
     parser.add_argument("--epochs", type=int, default=20)
-    parser.add_argument("--subset", type=int, help="train on a balanced part of so many images")
+    parser.add_argument("--subset", type=int, help="train on a balanced random subset of this many images")
     parser.add_argument("--exits", default="4", help="how many, evenly over the cost; or after which modules: a,b,c")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=Path, help="the run folder; otherwise one in runs/")

@@ -21,7 +21,7 @@ from experiments.runner import Run, find_data
 
 EXAMPLES = """examples:
   python -m experiments run --list                        what there is, and how much of it is done
-  python -m experiments run --preset minutes --data DIR   a taste: SVHN, one seed, a table and a verdict
+  python -m experiments run --preset minutes --data DIR   a short run: SVHN, one seed, a table and a verdict
   python -m experiments run table_weights --dry-run       what would be trained, and for how long
   python -m experiments run table_weights --data DIR      train what has no record yet, then show the result
   python -m experiments report                            write docs/REPRODUCTION.md from the records
@@ -32,7 +32,7 @@ are downloaded from the Hugging Face Hub."""
 
 
 def parser() -> argparse.ArgumentParser:
-    """Of the command line."""
+    """The parser of the command line."""
     text = {"epilog": EXAMPLES, "formatter_class": argparse.RawDescriptionHelpFormatter}
     whole = argparse.ArgumentParser("python -m experiments", description=__doc__, **text)
     commands = whole.add_subparsers(dest="command", required=True, metavar="{run,report}")

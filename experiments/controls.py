@@ -1,6 +1,6 @@
-"""Two variants of CONST that tell what AdaLoss's gain comes from; no part of the library.
+"""Two variants of CONST that show where AdaLoss's gain comes from; they are not part of the library.
 
-``scaled-const`` keeps CONST's balance between the exits and takes AdaLoss's step size: is it the balance that helps, or
+``scaled-const`` keeps CONST's balance between the exits and takes AdaLoss's step size: does the balance help, or
 only that the shared layers receive smaller gradients? ``random-const`` is CONST as the paper's authors' scripts ran it.
 """
 

@@ -29,7 +29,7 @@ CLAIM = (
 
 @dataclass(frozen=True)
 class Ensemble:
-    """Networks in a row, and what they are compared with.
+    """An ensemble of networks, and what it is compared with.
 
     Args:
         data: what they are trained on.
@@ -102,11 +102,11 @@ def _add(section: Section, ensemble: Ensemble, curves: dict[str, dict[int, Curve
         cost = statistics.mean(curve["macs"][-1] for curve in each)
         rows.append([name, *cells, f"{cost / 1e6:.2f}", len(each)])
     section.text.append(
-        f"**{ensemble.data}**: {', '.join(ensemble.models)}. Test error in % at shares of the cost of the dearest "
-        f"ensemble up to its last offered exit ({whole / 1e6:.2f} million multiply-accumulates), mean ± standard "
-        "deviation over seeds; then each one's own whole cost, in millions. Which exits an ensemble offers was decided "
-        "on validation images, for each seed anew. A plain sequence runs all of its networks one after the other and "
-        "answers with the one so far that was best on validation images."
+        f"**{ensemble.data}**: {', '.join(ensemble.models)}. Test error in % at shares of the cost of the most "
+        f"expensive ensemble up to its last offered exit ({whole / 1e6:.2f} million multiply-accumulates), mean ± "
+        "standard deviation over seeds; then each one's own whole cost, in millions. The exits that an ensemble offers "
+        "were chosen on validation images, for each seed separately. A plain sequence runs all of its networks one "
+        "after the other and answers with the one so far that was best on validation images."
     )
     section.table(["", *(f"{share:.0%}" for share in shares), "cost", "n"], rows)
     section.verdicts += _compared(curves, whole)

@@ -24,11 +24,11 @@ NEEDED = {"run", "data", "device", "macs", "train", "test", "validation", "weigh
 
 
 class Records(dict[str, Record]):
-    """Of all runs that were made, by name."""
+    """The records of finished runs, by name."""
 
     @staticmethod
     def read(folder: Path = COMMITTED) -> "Records":
-        """Those in a folder."""
+        """Read all records in a folder."""
         records = Records({path.stem: read_json(path) for path in sorted(folder.glob("*.json"))})
         for name, record in records.items():
             if record.get("name") != name or not set(record) >= NEEDED:
@@ -36,11 +36,11 @@ class Records(dict[str, Record]):
         return records
 
     def of(self, runs: Iterable[Run]) -> list[Record]:
-        """Those of the given runs that there are."""
+        """The records of the given runs; runs without a record are left out."""
         return [record for run in runs if (record := self.find(run))]
 
     def find(self, run: Run) -> Record | None:
-        """That of a run; None if it has not ended."""
+        """The record of a run; None if it has not ended."""
         record = self.get(run.name)
         if record and record["run"] != run.as_json():
             raise AnytimeError(
@@ -49,7 +49,7 @@ class Records(dict[str, Record]):
         return record
 
     def seeds(self, preset: str, model: str, data: str, scheme: str) -> dict[int, Record]:
-        """Those of one kind of run, by seed."""
+        """The records of one kind of run, by seed."""
         found = {seed: self.find(make(preset, model, data, scheme, seed)) for seed in range(MOST_SEEDS)}
         return {seed: record for seed, record in found.items() if record}
 
@@ -104,7 +104,7 @@ def _exits(model: str) -> int:
 
 @cache
 def opt_exits(model: str, fractions: tuple[float, ...]) -> list[int]:
-    """The exits that fractions of a model's cost stand for, each once, for 32×32 images."""
+    """The last exits within these fractions of a model's cost, each once, for 32×32 images."""
     with torch.device("meta"):
         net = anytime.create_model(model)
     cost = anytime.costs(net, torch.empty(1, 3, 32, 32, device="meta"))
@@ -118,7 +118,7 @@ def errors_at(record: Record, fractions: Sequence[float]) -> list[float]:
 
 
 def loss_left(record: Record) -> float:
-    """The last exit's training loss as a part of the first's: AdaLoss moves weight by that."""
+    """The last exit's training loss divided by the first's: AdaLoss weights exits by this ratio."""
     losses = record["train"]["losses"]
     return losses[-1] / losses[0]
 

@@ -210,7 +210,7 @@ def _add_controls(section: Section, errors: dict[str, dict[str, Errors]]) -> Non
 
 
 def _add_losses(section: Section, preset: str, records: Records) -> None:
-    """How far the losses lie apart: that is what AdaLoss goes by."""
+    """How far apart the losses are, which determines AdaLoss's weights."""
     rows = []
     for data in SEEDS[preset]:
         model = models(preset, data)[0]

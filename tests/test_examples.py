@@ -1,11 +1,9 @@
 """Examples run, their curves fall, and they say in one line what is missing."""
 
 import importlib
-import os
-import subprocess
-import sys
 from pathlib import Path
 
+import processes
 import pytest
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -24,10 +22,9 @@ def test_a_missing_package_is_one_line(tmp_path, command, missing):
     name, *arguments = command.split()
     if name == "convert_cifar.py":
         arguments += ["--data", "digits"]
-    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
-    done = subprocess.run(
-        [sys.executable, EXAMPLES / name, *arguments], cwd=tmp_path, env=environment, capture_output=True, text=True
-    )
+    first_on_path = f"import runpy, sys; sys.path.insert(0, {str(tmp_path)!r}); "
+    program = f"{first_on_path}runpy.run_path({str(EXAMPLES / name)!r}, run_name='__main__')"
+    done = processes.run(["-c", program, *arguments], cwd=tmp_path)
     assert done.returncode == 1
     assert done.stderr == f'No module named {missing}: this needs an extra; run: pip install "anytime-nets[examples]"\n'
 

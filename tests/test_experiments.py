@@ -12,6 +12,7 @@ from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 
+import processes
 import pytest
 import torch
 from hypothesis import given
@@ -41,17 +42,19 @@ def digits(scheme="adaloss", model="resann-1-4", **changes):
 
 def runner(run, folder):
     places = ["", str(folder / "runs"), str(folder / "records"), "False"]
-    return [sys.executable, "-P", str(ROOT / "experiments/runner.py"), json.dumps(asdict(run)), *places]
+    return [str(ROOT / "experiments/runner.py"), json.dumps(asdict(run)), *places]
 
 
 def test_a_run_leaves_a_record_and_is_not_trained_again(tmp_path):
     run = digits()
     for name in ("torch", "anytime", "experiments"):  # no code of the current folder is run
         (tmp_path / f"{name}.py").write_text("raise SystemExit('the wrong module')")
-    for _ in range(2):
-        done = subprocess.run(runner(run, tmp_path), capture_output=True, text=True, timeout=120, cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
-    assert "epoch" not in done.stderr  # the second time
+    command = [sys.executable, "-P", *runner(run, tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "epoch 3/3" in done.stderr
+    again = processes.run(runner(run, tmp_path), check=True)
+    assert "epoch" not in again.stderr
     record = Records.read(tmp_path / "records")[run.name]
     assert record["run"] == asdict(run)
     assert record["seconds"] > 0
@@ -72,14 +75,14 @@ SLOW = pytest.mark.slow
 def test_a_killed_run_goes_on_as_if_nothing_had_been(tmp_path, scheme):
     run = digits(scheme, epochs=6)
     one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}
-    killed = subprocess.Popen(runner(run, tmp_path / "k"), stderr=subprocess.DEVNULL, env=one_thread)
+    killed = processes.Child(runner(run, tmp_path / "k"), env=one_thread)
     log = tmp_path / "k/runs" / run.name / "log.jsonl"
     while not log.exists() and killed.poll() is None:
         time.sleep(0.01)
     killed.send_signal(signal.SIGKILL)
     assert killed.wait() == -signal.SIGKILL
     for folder in (tmp_path / "k", tmp_path / "whole"):
-        subprocess.run(runner(run, folder), capture_output=True, env=one_thread, timeout=120, check=True)
+        processes.run(runner(run, folder), env=one_thread, check=True)
     again, whole = (Records.read(tmp_path / folder / "records")[run.name] for folder in ("k", "whole"))
     for measured in ("train", "validation", "test", "weights"):
         assert again[measured] == whole[measured]

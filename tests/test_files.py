@@ -4,12 +4,11 @@ import json
 import multiprocessing
 import os
 import stat
-import subprocess
-import sys
 import textwrap
 import threading
 import time
 
+import processes
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -145,7 +144,7 @@ def test_a_full_disk(tmp_path):
     """)
     path = tmp_path / "checkpoint.safetensors"
     write_tensors(path, {"a": torch.ones(1000)}, {"epoch": 1})
-    done = subprocess.run([sys.executable, "-c", program, path], capture_output=True, text=True, check=True)
+    done = processes.run(["-c", program, path], check=True)
     assert "could not write" in done.stdout
     assert "the previous file is untouched" in done.stdout
     tensors, about = read_tensors(path)

@@ -1,5 +1,6 @@
 """Anytime neural networks: a valid prediction early, a better one the longer they run."""
 
+from anytime.combination.network import combine
 from anytime.conversion.convert import convert
 from anytime.conversion.network import ConvertedNetwork
 from anytime.cost import Costs, costs
@@ -50,6 +51,7 @@ __all__ = [
     "UnfinishedError",
     "astart",
     "calibrate",
+    "combine",
     "convert",
     "costs",
     "create_model",

@@ -82,8 +82,8 @@ _PREFIX, _SUFFIX = ".anytime-", ".tmp"
 def scratch(folder: Path) -> Iterator[tuple[Path, int]]:
     """A new private folder in ``folder`` and the permissions that files should get (by the umask); removed on exit.
 
-    The name is random, so threads and processes do not meet, and nobody else can put a link there. It is locked while
-    it is in use, so that what killed processes left behind can be told apart and is removed by the next writer.
+    The name is random, so threads and processes do not collide, and nobody can put a link there beforehand. The folder
+    is locked while it is in use; the next writer removes folders that are not locked: their writers were killed.
     """
     folder.mkdir(parents=True, exist_ok=True)
     sweep(folder)

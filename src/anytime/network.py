@@ -1,4 +1,4 @@
-"""AnytimeNetwork: stages in a row, an exit after each."""
+"""AnytimeNetwork: a sequence of stages with an exit after each."""
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -148,7 +148,7 @@ class AnytimeNetwork(nn.Module):
                 yield Step(i, head())
 
     def forget(self) -> None:
-        """Forget the costs and latencies of the stages that predictions go by; call it after changing a stage."""
+        """Forget the known costs and latencies of the stages; call it after changing a stage."""
         vars(self).pop("_costs", None)
         vars(self).pop("_profiles", None)
 

@@ -129,7 +129,7 @@ def center_crop(image: Any, size: tuple[int, int], crop: float) -> Any:
 def _row_scale(
     mean: tuple[float, ...], std: tuple[float, ...], width: int, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """What a row of bytes is multiplied by, and what is added, channel after channel, pixel after pixel."""
+    """Factor and summand for each byte of a row: of every channel of the first pixel, then of the next, and so on."""
     scale = [1 / (255 * s) for s in std]
     shift = [-m / s for m, s in zip(mean, std, strict=True)]
     return torch.tensor(scale * width, device=device), torch.tensor(shift * width, device=device)

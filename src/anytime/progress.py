@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class Progress(AbstractContextManager["Progress"], Protocol):
-    """Is told of every step and every epoch."""
+    """What the training loop reports its steps and epochs to."""
 
     def step(self, epoch: int, images: int, losses: Tensor) -> None:
         """A step on ``images`` images is done; ``losses`` are those of the exits, on any device."""
@@ -45,7 +45,7 @@ def progress(
 
 
 class Silence(Progress):
-    """Shows nothing."""
+    """Progress that is not shown."""
 
     def __exit__(self, *_: object) -> None: ...
     def step(self, epoch: int, images: int, losses: Tensor) -> None: ...  # noqa: D102
@@ -59,7 +59,7 @@ class Lines(Silence):
         self.title, self.epochs, self.unit, self.last = title, epochs, unit, 0.0
 
     def epoch(self, record: dict[str, Any]) -> None:
-        """Print it."""
+        """Print one line."""
         now = time.monotonic()
         if now - self.last < 1 and record["epoch"] != self.epochs:
             return

@@ -14,6 +14,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
+from anytime.combination.network import NAME as COMBINED
+from anytime.combination.network import combine
 from anytime.conversion.constructors import build_converted, is_constructor
 from anytime.conversion.network import ConvertedNetwork
 from anytime.ensemble.eann import EANN
@@ -23,6 +25,7 @@ from anytime.evaluation import Curve
 from anytime.files import json_text, locked, pack, read_json, read_tensors, write_together
 from anytime.hub import address, fetch, prepared, publish
 from anytime.inference.batch_times import FILE as BATCH_TIMES
+from anytime.inference.conformal import FILE as SETS
 from anytime.inference.latency import FILE as PROFILES
 from anytime.inference.latency import read_profiles, remember
 from anytime.inference.policy import FILE as POLICY
@@ -46,7 +49,7 @@ def save(net: AnytimeNetwork, folder: str | Path, *, curve: Curve | None = None,
         net: the network. One that ``create_model`` built can be loaded by the folder alone; any other by
             ``load(folder, net=...)`` with a network built in the same way.
         folder: created if it does not exist. Files of an earlier ``save`` are replaced once the new ones are complete;
-            latency profiles and an early-exit policy of the earlier model are removed.
+            latency profiles, an early-exit policy and conformal sets of the earlier model are removed.
             ``hf://owner/name`` writes to the Hugging Face Hub, as you are logged in there; a new repository is private.
             Then the address at the new commit is returned.
         curve: for the Hub: what ``evaluate`` returned, shown in the model's card.
@@ -79,7 +82,7 @@ def save(net: AnytimeNetwork, folder: str | Path, *, curve: Curve | None = None,
             WEIGHTS: lambda path: save_file(tensors, path, metadata),
             CONFIG: lambda path: path.write_text(text, encoding="utf-8"),
         },
-        remove=(PROFILES, BATCH_TIMES, POLICY),
+        remove=(PROFILES, BATCH_TIMES, POLICY, SETS),
     )
     return folder
 
@@ -191,7 +194,7 @@ def trusted() -> bool:
 
 
 def _build(folder: Path, config: dict[str, Any] | None, parameters: int, trust: bool) -> AnytimeNetwork:
-    """The network that a configuration describes, on the meta device and with at most so many parameters."""
+    """The network that a configuration describes, on the meta device; it may have at most ``parameters`` parameters."""
     if config is None:
         raise AnytimeError(
             f"{folder}: {CONFIG} does not say how to build this network; build it as before saving and call "
@@ -216,6 +219,8 @@ def _constructed(config: dict[str, Any], parameters: int, trust: bool) -> Anytim
 
 
 def _create(config: dict[str, Any]) -> AnytimeNetwork:
+    if config["model"] == COMBINED:
+        return combine(_create(config["network"]), config["rule"], **config["options"]).to("meta")
     with torch.device("meta"):  # no memory and no random numbers for weights that are read anyway
         return create_model(config["model"], **{key: value for key, value in config.items() if key != "model"})
 

@@ -1,5 +1,6 @@
 """The command, run in this process, and a finished run."""
 
+import shutil
 import sys
 
 import pytest
@@ -22,6 +23,13 @@ def run(monkeypatch, capsys, tmp_path):
         return end.value.code, captured.out, captured.err
 
     return command
+
+
+@pytest.fixture
+def trained(finished, tmp_path):
+    """A copy of the finished run, as ``a`` in the working directory."""
+    shutil.copytree(finished, tmp_path / "a")
+    return tmp_path / "a"
 
 
 @pytest.fixture(scope="session")

@@ -33,9 +33,8 @@ def test_train_then_evaluate(run, tmp_path):
     assert "of the cost: exit 3 (100.0% used)" in out
 
 
+@pytest.mark.usefixtures("trained")
 def test_a_picture_that_cannot_be_written_is_a_warning(run, tmp_path, caplog):
-    run(f"{TRAIN} --output a")
-    (tmp_path / "a/curve.png").unlink()
     (tmp_path / "a/curve.png").mkdir()  # whoever runs the tests, a file cannot be written there
     for command in ("train --output a --resume", "evaluate a"):
         caplog.clear()
@@ -45,8 +44,8 @@ def test_a_picture_that_cannot_be_written_is_a_warning(run, tmp_path, caplog):
         assert ["no plot" in record.getMessage() for record in caplog.records] == [True]
 
 
+@pytest.mark.usefixtures("trained")
 def test_increase_over_opt(run, tmp_path):
-    run(f"{TRAIN} --output a")
     run(f"{TRAIN} --output opt --scheme opt-2")
     alone = json.loads((tmp_path / "opt/evaluation.json").read_text())["errors"]
     assert alone[0] is None
@@ -99,13 +98,13 @@ def test_a_run_does_not_change_its_images(run, tmp_path):
     assert "was started with data" in err
 
 
+@pytest.mark.usefixtures("trained")
 def test_profile(run):
     code, out, _ = run("profile resann-1-4 --size 8 --channels 1 --repeats 3")
     assert code == 0
     assert "milliseconds" in out
     code, out, _ = run("profile resann-1-4 --repeats 3 --json")
     assert len(json.loads(out)["seconds"]) == 3
-    run(f"{TRAIN} --output a")
     code, out, _ = run("profile a --repeats 3")
     assert "1×8×8" in out
 
@@ -212,8 +211,8 @@ def test_without_the_extra_it_says_what_to_install(tmp_path):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.usefixtures("trained")
 def test_easy_samples_leave_early(run, tmp_path):
-    run(f"{TRAIN} --output a")
     code, out, err = run("evaluate a --budgets")
     assert code == 0, err
     assert "Easy samples leave early" in out
@@ -235,8 +234,8 @@ def test_easy_samples_leave_early(run, tmp_path):
     assert "exits are all trained" in err
 
 
+@pytest.mark.usefixtures("trained")
 def test_profile_is_saved_for_predictions(run, tmp_path):
-    run(f"{TRAIN} --output a")
     code, out, err = run("profile a --save --repeats 3 --batch 2")
     assert code == 0, err
     assert "profile.json" in out
@@ -261,10 +260,14 @@ def test_train_an_ensemble(run, tmp_path):
     record = json.loads((tmp_path / "e/evaluation.json").read_text())
     assert record["offered"] == [list(exit) for exit in eann.offered]
     assert eann.order[0] == 1  # the cheaper network
-    trained = (tmp_path / "e/resann-1-4/model.safetensors").stat().st_mtime_ns
+    whole, killed = (tmp_path / "e" / name / "model.safetensors" for name in ("resann-1-4", "resann-2-4"))
+    trained, weights = whole.stat().st_mtime_ns, killed.read_bytes()
+    (killed.parent / "config.json").unlink()  # as if it had been killed between two files
     code, out, err = run("train-ensemble --output e --resume")
     assert code == 0, err
-    assert (tmp_path / "e/resann-1-4/model.safetensors").stat().st_mtime_ns == trained
+    assert whole.stat().st_mtime_ns == trained
+    assert killed.read_bytes() == weights
+    assert anytime.load(tmp_path / "e").offered == eann.offered
     code, out, err = run("evaluate e --json")
     assert code == 0, err
     assert json.loads(out)["errors"] == record["errors"]

@@ -1,10 +1,7 @@
 """What cannot be converted is refused with a message that helps, and nothing else is printed."""
 
-import os
-import subprocess
-import sys
-
 import numpy as np
+import processes
 import pytest
 import torch
 from torch import nn
@@ -189,5 +186,5 @@ anytime.convert(Moody(*layers), torch.ones(1, 8))
 
 
 def test_converting_prints_nothing():
-    done = subprocess.run([sys.executable, "-c", QUIET], capture_output=True, text=True, env=os.environ)
+    done = processes.run(["-c", QUIET])
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

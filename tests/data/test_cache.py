@@ -2,11 +2,10 @@
 
 import os
 import stat
-import subprocess
-import sys
 import textwrap
 
 import numpy as np
+import processes
 import pyarrow as pa
 import pytest
 import shared_data as images
@@ -116,11 +115,9 @@ print(int(data.train.pixels.long().sum()))
 
 def test_two_processes_build_one_cache(tmp_path):
     images.write_hub_folder(tmp_path / "data", n=3000)
-    command = [sys.executable, "-c", BUILD, str(tmp_path / "data")]
-    both = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
-    outputs = [process.communicate() for process in both]
-    assert all(process.returncode == 0 for process in both), outputs
-    assert outputs[0][0] == outputs[1][0]
+    both = [processes.Child(["-c", BUILD, tmp_path / "data"]) for _ in range(2)]
+    assert [process.wait() for process in both] == [0, 0], [process.stderr for process in both]
+    assert both[0].stdout == both[1].stdout
     assert len(caches(tmp_path)) == 2, "one file per split, no temporary ones"
 
 
@@ -131,8 +128,7 @@ def test_a_full_disk_while_caching(tmp_path):
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
     """)
-    command = [sys.executable, "-c", program + BUILD, str(tmp_path / "data")]
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"})
+    done = processes.run(["-c", program + BUILD, tmp_path / "data"])
     assert done.returncode == 0, done.stderr
     assert "are not cached: could not write" in done.stderr
     assert "Traceback" not in done.stderr

@@ -11,6 +11,7 @@ import time
 import warnings
 from pathlib import Path
 
+import processes
 import pytest
 import torch
 from test_eann import X, ensemble, small
@@ -18,7 +19,6 @@ from torch import nn
 
 import anytime
 from anytime import EANN, Team
-from anytime.ensemble import ray_actors
 
 LONG = 300
 """Seconds after which a test has failed: far more than anything takes, on a busy machine too."""
@@ -92,6 +92,12 @@ def team():
         yield team
 
 
+@pytest.fixture
+def quick_start(monkeypatch):
+    """Workers that start at once, for tests of what happens to them afterwards."""
+    monkeypatch.setattr(multiprocessing, "get_context", lambda _: processes.FORKED)
+
+
 def pids():
     return {worker.pid for worker in multiprocessing.active_children()}
 
@@ -148,6 +154,7 @@ def within(team, deadline):
     return prediction.exit, prediction.stopped_by
 
 
+@pytest.mark.usefixtures("quick_start")
 def test_a_deadline_and_a_stop_free_the_workers(tmp_path):
     eann = EANN([small((4,), 1), gated(tmp_path)], torch.zeros(1, 5)).eval()
     with Team(eann, workers=2, threads=1) as team:
@@ -163,6 +170,7 @@ def test_a_deadline_and_a_stop_free_the_workers(tmp_path):
         team.start(X)
 
 
+@pytest.mark.usefixtures("quick_start")
 def test_closing_stops_what_runs(tmp_path):
     net = gated(tmp_path, 4)
     net.stages[2] = nn.Sequential(net.stages[2], Mark(tmp_path / "later"))
@@ -188,6 +196,7 @@ def test_closing_stops_what_runs(tmp_path):
     team.close()
 
 
+@pytest.mark.usefixtures("quick_start")
 def test_what_happens_to_the_ensemble_later_does_not_reach_the_team():
     eann = ensemble()
     whole = eann(X)
@@ -374,27 +383,7 @@ def dies(team, folder):
     assert_same(again.result().logits, whole[-1])
 
 
+@pytest.mark.usefixtures("quick_start")
 def test_a_killed_process_costs_its_own_answer(tmp_path):
     with Team(three(tmp_path), workers=2, threads=1) as team:
         dies(team, tmp_path)
-
-
-@pytest.mark.usefixtures("ray_cluster")
-def test_on_a_ray_cluster(tmp_path, monkeypatch):
-    with Team(three(tmp_path), workers=2, threads=1, cluster=True) as team:
-        dies(team, tmp_path)
-        runs = [team.start(X) for _ in range(20)]
-        assert all(run.result(LONG).complete and run.lost == {} for run in runs)
-        with warnings.catch_warnings(record=True), pytest.raises(anytime.AnytimeError, match="shapes"):
-            team.predict(torch.zeros(2, 99))
-        monkeypatch.setattr(ray_actors, "START_SECONDS", 0.5)
-        with pytest.raises(anytime.AnytimeError, match=r"0 of the cluster's 2 CPUs are free"):
-            Team(ensemble(), workers=1, threads=1, cluster=True)  # the first team has them
-
-
-@pytest.mark.usefixtures("ray_cluster")
-@pytest.mark.parametrize(("workers", "threads"), [(1, 9999), (3, 1), (2, 2)])
-def test_a_cluster_that_is_too_small(workers, threads):
-    said = f"workers={workers} with threads={threads} need {workers * threads} CPUs.*the Ray cluster has 2"
-    with pytest.raises(anytime.AnytimeError, match=said):
-        Team(ensemble(), workers=workers, threads=threads, cluster=True)

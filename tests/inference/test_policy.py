@@ -50,7 +50,7 @@ def test_temperatures_are_the_best(seed):
 NETS = {
     "resann": lambda: anytime.create_model("resann-2-8"),
     "denseann": lambda: anytime.models.DenseANN((4, 4), 4, 8, num_classes=10, small=True, exits=[2, 4, 6, 8]),
-    "msdnet": lambda: anytime.create_model("msdnet-cifar", num_classes=10),
+    "msdnet": lambda: anytime.create_model("msdnet-cifar-4-2-1", num_classes=10),
 }
 
 

@@ -1,5 +1,6 @@
 """The paper's large networks and the original MSDNet: costs at full size, laws at small."""
 
+import functools
 import math
 import subprocess
 import sys
@@ -21,6 +22,7 @@ TABLE = {
 }
 
 
+@functools.cache
 def on_meta(name, **options):
     with torch.device("meta"):
         net = anytime.create_model(name, **options)
@@ -38,7 +40,7 @@ def test_costs_are_the_published_ones(name):
 
 @pytest.mark.parametrize(("name", "last", "params"), [("resann50", 16, 25.55), ("denseann169", 82, 14.15)])
 def test_parameters_with_the_last_exit_alone(name, last, params):
-    _, cost = on_meta(name, exits=[last])
+    _, cost = on_meta(name, exits=(last,))
     assert cost.params[-1] / MILLION == pytest.approx(params, rel=1e-3)
 
 
@@ -63,7 +65,7 @@ def test_the_paper_doubles_msdnets_macs():
     ],
 )
 def test_exits_stand_where_the_papers_have_them(name, exits):
-    assert on_meta(name)[1] == on_meta(name, exits=exits)[1]
+    assert on_meta(name)[1] == on_meta(name, exits=tuple(exits))[1]
 
 
 def original_msdnet_macs(sizes, growth=6, channels=16, classes=100, factors=(1, 2, 4), side=32, reduction=0.5):

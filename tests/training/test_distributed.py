@@ -5,52 +5,57 @@ import socket
 import subprocess
 import sys
 import time
-from datetime import timedelta
 from pathlib import Path
 
+import processes
 import pytest
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
-
-import anytime
 
 SCHEMES = ["adaloss", "adaloss:update_every=7,final_extra=1", "geometric-mean", "log-barrier"]
 
 
-def rank_run(rank, port, results):
-    wait = timedelta(seconds=60)
-    dist.init_process_group("gloo", init_method=f"tcp://localhost:{port}", rank=rank, world_size=2, timeout=wait)
-    draw = torch.Generator().manual_seed(rank)
-    for name in SCHEMES:
-        scheme = anytime.create_scheme(name, exits=5)
-        seen = []
-        for _ in range(50):
-            losses = torch.rand(5, generator=draw).requires_grad_()
-            scheme(losses).backward()
+OBSERVE = """
+import sys, torch, anytime
+from anytime import distributed
+distributed.begin()
+draw, seen = torch.Generator().manual_seed(distributed.rank()), {}
+for name in sys.argv[2:]:
+    scheme = anytime.create_scheme(name, exits=5)
+    for step in range(50):
+        losses = torch.rand(5, generator=draw).requires_grad_()
+        scheme(losses).backward()
+        with torch.no_grad():
+            for parameter in scheme.parameters():
+                parameter -= 0.1 * parameter.grad
+                parameter.grad = None
+        seen[name, step] = {key: value.clone() for key, value in scheme.state_dict().items()}
+        if distributed.rank() == 0:  # validation on one rank alone: nobody waits for the other, and nothing is observed
+            scheme.eval()(torch.full((5,), 9.0))
             with torch.no_grad():
-                for parameter in scheme.parameters():
-                    parameter -= 0.1 * parameter.grad
-                    parameter.grad = None
-            seen.append({key: value.clone() for key, value in scheme.state_dict().items()})
-            if rank == 0:  # validation on one rank alone: nobody waits for the other, and nothing is observed
-                scheme.eval()(torch.full((5,), 9.0))
-                with torch.no_grad():
-                    scheme.train()(torch.full((5,), 9.0))
-        results[rank, name] = seen
-    dist.destroy_process_group()
+                scheme.train()(torch.full((5,), 9.0))
+torch.save(seen, f"{sys.argv[1]}-{distributed.rank()}")
+distributed.end()
+"""
 
 
-def test_weights_and_averages_are_equal_on_both_ranks_at_every_step():
-    port = free_port()
-    with mp.Manager() as manager:
-        results = manager.dict()
-        mp.spawn(rank_run, (port, results), nprocs=2)
-        for name in SCHEMES:
-            pairs = zip(results[0, name], results[1, name], strict=True)
-            for step, (one, other) in enumerate(pairs):
-                for key, value in one.items():
-                    assert torch.equal(value.nan_to_num(), other[key].nan_to_num()), (name, key, step)
+def ranks(program, environment, size=2):
+    """Run a program once for each rank, as torchrun would; returns their ends."""
+    group = {"WORLD_SIZE": str(size), "MASTER_ADDR": "localhost", "MASTER_PORT": str(free_port())}
+    own = [{"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(size)]
+    started = [processes.Child(program, env={**environment, **group, **each}) for each in own]
+    for process in started:
+        process.wait()
+    return started
+
+
+def test_weights_and_averages_are_equal_on_both_ranks_at_every_step(tmp_path, environment):
+    for process in ranks(["-c", OBSERVE, tmp_path / "seen", *SCHEMES], environment):
+        assert process.poll() == 0, process.stderr
+    first, second = (torch.load(tmp_path / f"seen-{rank}") for rank in range(2))
+    assert len(first) == 50 * len(SCHEMES)
+    for step, state in first.items():
+        for key, value in state.items():
+            assert torch.equal(value.nan_to_num(), second[step][key].nan_to_num()), (step, key)
 
 
 TRAIN = """
@@ -76,12 +81,10 @@ distributed.end()
 """
 
 
-def launch(program, processes, *arguments, restarts=0):
-    """What torchrun does; with one process, plain Python."""
-    if processes == 1:
-        return [sys.executable, *program, *arguments]
-    options = ["--nproc-per-node", str(processes), "--max-restarts", str(restarts), "--master-port", str(free_port())]
-    return [sys.executable, "-m", "torch.distributed.run", *options, *program, *arguments]
+def torchrun(program, restarts=0):
+    """The command that runs a program on two ranks."""
+    options = ["--nproc-per-node", "2", "--max-restarts", str(restarts), "--master-port", str(free_port())]
+    return [sys.executable, "-m", "torch.distributed.run", *options, *program]
 
 
 def free_port():
@@ -93,10 +96,9 @@ def free_port():
 @pytest.mark.parametrize("images", [pytest.param(400, marks=pytest.mark.slow), 395])  # shared out evenly, and not
 def test_two_ranks_train_as_one(images, tmp_path, environment):
     """20 steps on a network without batch norm: the same losses to 1e-5, and on both ranks the same bits."""
-    (tmp_path / "train.py").write_text(TRAIN)
-    for processes in (1, 2):
-        command = launch([str(tmp_path / "train.py")], processes, str(tmp_path / str(processes)), str(images))
-        subprocess.run(command, env=environment, check=True, capture_output=True)
+    processes.run(["-c", TRAIN, tmp_path / "1", images], env=environment, check=True)
+    for process in ranks(["-c", TRAIN, tmp_path / "2", images], environment):
+        assert process.poll() == 0, process.stderr
     alone, first, second = (json.loads((tmp_path / name).read_text()) for name in ("1-0", "2-0", "2-1"))
     assert len(alone["seen"]) == 20
     for one, a, b in zip(alone["seen"], first["seen"], second["seen"], strict=True):
@@ -128,9 +130,9 @@ def children(pid):
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds the ranks in /proc")
 @pytest.mark.slow
 def test_a_killed_rank_goes_on_and_ends_as_undisturbed(tmp_path, environment):
-    subprocess.run(launch(command_line(tmp_path / "whole"), 2), env=environment, check=True, capture_output=True)
+    subprocess.run(torchrun(command_line(tmp_path / "whole")), env=environment, check=True, capture_output=True)
     process = subprocess.Popen(
-        launch(command_line(tmp_path / "killed"), 2, restarts=1), env=environment, stderr=subprocess.PIPE, text=True
+        torchrun(command_line(tmp_path / "killed"), restarts=1), env=environment, stderr=subprocess.PIPE, text=True
     )
     while not (tmp_path / "killed/checkpoint.safetensors").exists():
         assert process.poll() is None
@@ -146,26 +148,25 @@ def test_a_killed_rank_goes_on_and_ends_as_undisturbed(tmp_path, environment):
 
 @pytest.mark.slow
 def test_a_run_goes_on_with_another_number_of_ranks(tmp_path, environment):
-    stop = subprocess.Popen(launch(command_line(tmp_path / "run"), 2), env=environment, stderr=subprocess.DEVNULL)
+    stop = subprocess.Popen(torchrun(command_line(tmp_path / "run")), env=environment, stderr=subprocess.DEVNULL)
     while not (tmp_path / "run/checkpoint.safetensors").exists():
         assert stop.poll() is None
         time.sleep(0.01)
     stop.send_signal(signal.SIGTERM)
     stop.wait()
     assert not (tmp_path / "run/config.json").exists(), "it was not done yet"
-    subprocess.run(launch(command_line(tmp_path / "run", "--resume"), 1), env=environment, check=True)
+    processes.run(command_line(tmp_path / "run", "--resume"), env=environment, check=True)
     assert len((tmp_path / "run/log.jsonl").read_text().splitlines()) == 4
 
 
 @pytest.mark.parametrize("scheme", ["opt-2", pytest.param("const", marks=pytest.mark.slow)])
 def test_exits_left_out_trouble_no_rank(scheme, tmp_path, environment):
-    command = launch(command_line(tmp_path / "run", "--scheme", scheme, "--epochs", "1"), 2)
-    subprocess.run(command, env=environment, check=True, capture_output=True)
+    for process in ranks(command_line(tmp_path / "run", "--scheme", scheme, "--epochs", "1"), environment):
+        assert process.poll() == 0, process.stderr
     assert (tmp_path / "run/model.safetensors").exists()
 
 
 def test_a_batch_that_cannot_be_shared_out_is_refused(tmp_path, environment):
-    command = launch(command_line(tmp_path / "run", "--batch-size", "1"), 2)
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert done.returncode != 0
-    assert "use a batch size of at least 2" in done.stderr
+    for process in ranks(command_line(tmp_path / "run", "--batch-size", "1"), environment):
+        assert process.poll() == 2
+        assert "use a batch size of at least 2" in process.stderr

@@ -1,6 +1,4 @@
-import subprocess
-import sys
-
+import processes
 import pytest
 import torch
 from short_runs import linear, small, train
@@ -10,8 +8,7 @@ import anytime
 
 def test_the_data_choose_the_recipe_in_python_as_on_the_command_line(tmp_path, environment):
     command = ["train", "--model", "resann-1-4", "--data", "digits", "--subset", "100", "--epochs", "2"]
-    command = [sys.executable, "-m", "anytime", *command, "--output", str(tmp_path / "run")]
-    subprocess.run(command, env=environment, check=True, capture_output=True)
+    processes.run(["-m", "anytime", *command, "--output", tmp_path / "run"], env=environment, check=True)
     torch.manual_seed(0)
     net = anytime.create_model("resann-1-4", in_channels=1)
     threads = torch.get_num_threads()

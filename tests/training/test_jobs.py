@@ -6,6 +6,7 @@ import threading
 import time
 from pathlib import Path
 
+import processes
 import pytest
 
 import anytime
@@ -74,7 +75,7 @@ run_jobs([Job("child", ["-c", child, sys.argv[1]])])
 
 def test_jobs_end_with_a_killed_parent(tmp_path):
     path = tmp_path / "pid"
-    parent = subprocess.Popen([sys.executable, "-c", PARENT, str(path)])
+    parent = processes.Child(["-c", PARENT, path])
     while not path.exists() or not path.read_text():
         time.sleep(0.05)
     child = int(path.read_text())
@@ -93,14 +94,6 @@ def test_jobs_end_with_a_killed_parent(tmp_path):
     pytest.fail("the child outlived its parent")
 
 
-@pytest.mark.usefixtures("ray_cluster")
-def test_on_a_ray_cluster(tmp_path, capsys):
-    jobs = [Job(f"job {i}", ["-c", COUNT, str(i), str(tmp_path / f"{i}")]) for i in range(3)]
-    run_jobs(jobs, cluster=True)
-    assert [(tmp_path / f"{i}").read_text() for i in range(3)] == ["0", "1", "2"]
-    assert "[2/3 job 1] 1" in capsys.readouterr().err
-
-
 ON_RAY = """
 import ray
 from anytime.training.jobs import Job, run_jobs
@@ -109,6 +102,7 @@ run_jobs([Job("job", ["-m", "anytime", "--help"])], cluster=True)
 """
 
 
+@pytest.mark.slow
 def test_nor_on_a_ray_cluster(hostile_folder):
     """In a process of its own: Ray puts the folder where it is started on its workers' path."""
     pytest.importorskip("ray", reason="clusters need Ray: pip install 'anytime-nets[cluster]'")

@@ -1,10 +1,10 @@
 import json
 import random
 import signal
-import subprocess
 import sys
 import time
 
+import processes
 import pytest
 from short_runs import same, small, stopped, train, without_time
 
@@ -46,17 +46,15 @@ def command(folder, *more):
         "--checkpoint-seconds",
         "0",
     ]
-    return [sys.executable, "-m", "anytime", "train", *options, "--output", str(folder), *more]
+    return ["-m", "anytime", "train", *options, "--output", str(folder), *more]
 
 
 def killed_runs(kills, tmp_path, environment):
     """Kill a training run without warning at random moments; each time it must go on, to the same end."""
-    subprocess.run(command(tmp_path / "whole"), env=environment, check=True, capture_output=True)
+    processes.run(command(tmp_path / "whole"), env=environment, check=True)
     folder, draw, hit = tmp_path / "killed", random.Random(0), 0
     while hit < kills:
-        process = subprocess.Popen(
-            command(folder, "--resume"), env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-        )
+        process = processes.Child(command(folder, "--resume"), env=environment)
         checkpoint = folder / "checkpoint.safetensors"
         before = checkpoint.stat().st_mtime_ns if checkpoint.exists() else None
         while process.poll() is None and (not checkpoint.exists() or checkpoint.stat().st_mtime_ns == before):
@@ -65,12 +63,11 @@ def killed_runs(kills, tmp_path, environment):
         if process.poll() is None:
             process.send_signal(signal.SIGKILL)
             hit += 1
-        complaint = process.communicate()[1]
-        assert process.returncode in (0, -signal.SIGKILL), complaint
-        if process.returncode == 0:  # it ended before we struck: begin another
+        assert process.wait() in (0, -signal.SIGKILL), process.stderr
+        if process.poll() == 0:  # it ended before we struck: begin another
             assert equal_runs(tmp_path / "whole", folder)
             folder = tmp_path / f"killed-{hit}"
-    subprocess.run(command(folder, "--resume"), env=environment, check=True, capture_output=True)
+    processes.run(command(folder, "--resume"), env=environment, check=True)
     assert equal_runs(tmp_path / "whole", folder)
 
 
@@ -91,19 +88,12 @@ def test_fifty_killed_runs_end_as_undisturbed_ones(tmp_path, environment):
 
 
 def test_two_processes_do_not_share_a_folder(tmp_path, environment):
-    first = subprocess.Popen(
-        [*command(tmp_path / "run"), "--epochs", "1000"], env=environment, stderr=subprocess.DEVNULL
-    )
+    first = processes.Child(command(tmp_path / "run", "--epochs", "1000"), env=environment)
     try:
         while not (tmp_path / "run/checkpoint.safetensors").exists():
             assert first.poll() is None
             time.sleep(0.01)
-        second = subprocess.run(
-            [*command(tmp_path / "run", "--resume"), "--epochs", "1000"],
-            env=environment,
-            capture_output=True,
-            text=True,
-        )
+        second = processes.run(command(tmp_path / "run", "--resume", "--epochs", "1000"), env=environment)
         assert second.returncode == 2
         assert "in use by another training process" in second.stderr
     finally:
@@ -235,8 +225,7 @@ except anytime.AnytimeError as error:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="limits the size of files")
 def test_a_full_disk_is_one_clear_error_and_leaves_the_checkpoint(tmp_path, environment):
-    program = [sys.executable, "-c", FULL, str(tmp_path / "run")]
-    done = subprocess.run(program, env=environment, capture_output=True, text=True)
+    done = processes.run(["-c", FULL, tmp_path / "run"], env=environment)
     assert done.returncode == 0, done.stderr
     assert "log.jsonl: [Errno 27] File too large. The run can be resumed" in done.stdout
     read_tensors(tmp_path / "run/checkpoint.safetensors")

@@ -9,7 +9,7 @@ import torch
 from anytime.cli import demo, train  # noqa: F401
 
 # isort: split
-from anytime.cli import convert, ensemble, evaluate, export, predict, profile  # noqa: F401
+from anytime.cli import convert, ensemble, evaluate, export, predict, profile, serve  # noqa: F401
 
 # isort: split
 from anytime.cli.app import app
@@ -42,7 +42,7 @@ def _explain(error: Exception) -> str | None:
     """The message for a user's error; None for all others, which are ours and are shown with their traceback."""
     if isinstance(error, AnytimeError):
         return str(error)
-    if hasattr(error, "format_message"):  # typer's own, about the words of the command
+    if hasattr(error, "format_message"):  # typer's own, about unknown options and the like
         command = error.ctx.command_path if getattr(error, "ctx", None) else "anytime"  # type: ignore[attr-defined]
         return f"{error.format_message()} (see: {command} --help)"  # type: ignore[attr-defined]
     if isinstance(error, MemoryError | torch.OutOfMemoryError):

@@ -116,7 +116,7 @@ class HeadFactory:
 
 
 def _channel_dim(shape: tuple[int, ...], module: nn.Module, default: int) -> int:
-    """Which dimension holds the channels: the one that the module's last layers produce, as far as can be told."""
+    """Which dimension holds the channels: the one that the module's last layers produce, if one of them says so."""
     for layer in reversed(list(module.modules())):
         if shape[1] in (getattr(layer, "out_channels", None), getattr(layer, "num_features", None)):
             return 1

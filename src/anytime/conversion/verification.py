@@ -75,5 +75,5 @@ def _verify_rows(net: ConvertedNetwork, x: Any) -> None:
 
 
 def is_batch(leaf: Any, batch: int) -> bool:
-    """Whether an input has one row for each of so many samples."""
+    """Whether an input has ``batch`` rows, one for each sample."""
     return isinstance(leaf, Tensor) and leaf.ndim > 0 and len(leaf) == batch

@@ -56,7 +56,7 @@ class Data:
             object.__setattr__(self, "std", std)
 
     def splits(self) -> dict[str, Images | Stream]:
-        """Those of train, validation and test that there are."""
+        """The splits that the data set has, by name: train, validation, test."""
         found = {"train": self.train, "validation": self.validation, "test": self.test}
         return {name: split for name, split in found.items() if split is not None}
 

@@ -25,7 +25,7 @@ class Between(NamedTuple):
     inputs: Any
     """The input, for the networks that follow; None when the last one has begun."""
     state: Any
-    """That of the network that runs."""
+    """The state of the network that runs."""
 
 
 class EANN(AnytimeNetwork):
@@ -117,7 +117,7 @@ class EANN(AnytimeNetwork):
 
     @property
     def preprocessing(self) -> Preprocessing | None:  # type: ignore[override]
-        """That of the members, if they all have the same; setting it sets theirs."""
+        """The preprocessing of the members if all have the same, else None; setting it sets it for every member."""
         first, *others = (member.preprocessing for member in self._networks)
         return first if all(other == first for other in others) else None
 
@@ -127,7 +127,7 @@ class EANN(AnytimeNetwork):
             member.preprocessing = preprocessing
 
     def layout(self) -> dict[str, Any]:
-        """That of every member."""
+        """The layout of every member."""
         return {"members": [member.layout() for member in self._networks]}
 
     @property

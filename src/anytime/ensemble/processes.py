@@ -59,7 +59,7 @@ class ProcessWorker:
 
     def wait_until_ready(self) -> None:
         """Send it the ensemble and wait for its confirmation."""
-        # Not as an argument of the process: if that dies while it starts, nobody reads it and this one would block.
+        # Not as an argument of the process: if it dies while it starts, writing to it would block forever.
         self._send(self.eann)
         self._receive()
         self.eann = b""

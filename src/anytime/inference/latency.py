@@ -138,7 +138,7 @@ def _checked(entry: dict[str, Any]) -> Profile:
 
 
 def remember(net: AnytimeNetwork, profile: Profile) -> None:
-    """Let predictions of the network go by a profile."""
+    """Make predictions of the network use a profile."""
     if profile.kind is None:
         raise AnytimeError("this profile does not say what it was measured with: make it with anytime.profile(net, x)")
     if len(profile.stages) != len(net.stages):

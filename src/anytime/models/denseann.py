@@ -130,7 +130,7 @@ class DenseANN(AnytimeNetwork):
         in_channels: number of image channels. Images may have any size from 32×32 (8×8 with ``small``); where it is
             odd, pooling drops a row.
         small: a 3×3 stem for small images instead of ILSVRC's 7×7 with stride and pooling.
-        period: an exit every so many layers, counted from the end. Default: the paper's 14, or 4 with ``small``.
+        period: layers per exit, counted from the end. Default: the paper's 14, or 4 with ``small``.
         exits: the layers after which to exit, instead of a period.
         dropout: probability after each convolution of a layer; the paper found it harmful on ILSVRC.
         save_memory: do not keep concatenations for the backward pass but compute them again: much less memory for
@@ -184,7 +184,7 @@ class DenseANN(AnytimeNetwork):
         self.blocks, self.image_size = tuple(blocks), 32 if small else 224
 
     def foreign_names(self) -> dict[str, str]:
-        """The modules by the names that torchvision's and timm's DenseNets have for them."""
+        """Maps the names of modules in torchvision's and timm's DenseNets to those of this network."""
         of_type = {
             kind: [name for name, module in self.named_modules() if isinstance(module, kind)]
             for kind in (DenseLayer, Transition, DenseStem)

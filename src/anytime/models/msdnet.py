@@ -167,7 +167,7 @@ class MSDNet(AnytimeNetwork):
         imagenet: a 7×7 stem with stride and pooling, and heads as wide as their input instead of 128 channels.
         num_classes: number of classes.
         in_channels: number of image channels.
-        period: an exit every so many layers, counted from the end, instead of after each block.
+        period: layers per exit, counted from the end, instead of after each block.
         exits: the layers after which to exit, likewise.
 
     Examples:
@@ -268,7 +268,7 @@ class BlockMSDNet(AnytimeNetwork):
         reduction: what is left of the channels after a transition.
         num_classes: number of classes.
         in_channels: number of image channels.
-        period: an exit every so many units, counted from the end. Default: the paper's 7, none before the fourth.
+        period: units per exit, counted from the end. Default: the paper's 7, none before the fourth.
         exits: the units after which to exit, instead of a period.
 
     Examples:

@@ -12,7 +12,7 @@ def place_exits(units: int, period: int | None = None, exits: Sequence[int] | No
 
     Args:
         units: number of units of the network.
-        period: an exit every so many units, counted backwards from the last (the paper's s). Default 1.
+        period: units per exit, counted backwards from the last (the paper's s). Default 1.
         exits: the units themselves, in ascending order, instead of a period.
 
     Examples:

@@ -37,7 +37,7 @@ class Pretrained:
 def load_pretrained(net: BottleneckResANN | DenseANN, state: Mapping[str, Tensor]) -> Pretrained:
     """Start from pre-trained features: fill a network's trunk, and its last exit, from a public checkpoint.
 
-    ResANN26, 50, 101 take timm's pre-activation ResNets (``resnetv2_50`` and its sisters); DenseANNs take
+    ResANN26, 50, 101 take timm's pre-activation ResNets (``resnetv2_50`` and the like); DenseANNs take
     torchvision's and timm's DenseNets. Tensors go where the same layer is, by its name; nothing is ever filled by
     position. The last exit's linear layer is filled too where the number of classes agrees.
 
@@ -82,7 +82,7 @@ def load_pretrained(net: BottleneckResANN | DenseANN, state: Mapping[str, Tensor
 
 
 def _same_shape(theirs: Tensor, ours: Tensor) -> bool:
-    """Alike but for 1×1 convolutions that stand for linear layers, as timm's last one does."""
+    """Whether two shapes are the same; a 1×1 convolution also fits a linear layer (timm's classifier is one)."""
     if theirs.ndim == 4 and ours.ndim == 2:
         return tuple(theirs.shape) == (*ours.shape, 1, 1)
     return theirs.shape == ours.shape

@@ -96,7 +96,7 @@ class ResANN(AnytimeNetwork):
         c: channels of the first block.
         num_classes: number of classes.
         in_channels: number of image channels. Images may have any size from 8×8, times ``patch``.
-        period: an exit every so many units, counted from the end. Default: the paper's, 1 for n < 25, else 3.
+        period: units per exit, counted from the end. Default: the paper's, 1 for n < 25, else 3.
         exits: the units after which to exit (1 to 3n), instead of a period.
         patch: the first convolution sees patches of patch × patch pixels as one with that many times the channels
             (``nn.PixelUnshuffle``): all of the image, at about 1/patch² of the cost. 1, the paper's, for none.
@@ -168,7 +168,7 @@ class BottleneckResANN(AnytimeNetwork):
         blocks: units in each of the four blocks, e.g. (3, 4, 6, 3) for ResANN50.
         num_classes: number of classes.
         in_channels: number of image channels. Images may have any size from 32×32.
-        period: an exit every so many units, counted from the end. Default: the paper's, 2, or 3 for ResANN101.
+        period: units per exit, counted from the end. Default: the paper's, 2, or 3 for ResANN101.
         exits: the units after which to exit, instead of a period.
         groups: groups of the 3×3 convolutions; above 1, these are ResNeXt's units (e.g. 32 with ``group_width=4``).
         group_width: channels of a group in the first block, if ``groups`` is above 1.
@@ -215,7 +215,7 @@ class BottleneckResANN(AnytimeNetwork):
         self.blocks, self.image_size = tuple(blocks), 224
 
     def foreign_names(self) -> dict[str, str]:
-        """The modules by the names that timm's ``resnetv2_50`` and its sisters have for them."""
+        """Maps the names of modules in timm's ``resnetv2_50`` and the like to those of this network."""
         units = [name for name, module in self.named_modules() if isinstance(module, BottleneckUnit)]
         places = [(block, i) for block, count in enumerate(self.blocks) for i in range(count)]
         inner = {f"norm{i}": f"bn{i}" for i in (1, 2, 3)} | {f"conv{i}": f"conv{i}" for i in (1, 2, 3)}

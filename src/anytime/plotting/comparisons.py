@@ -6,7 +6,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from anytime.ensemble.theory import expected_inflation, inflation, sup_inflation
-from anytime.plotting.style import OTHER_COLORS, colors_of, finish, pyplot, write
+from anytime.plotting.style import OTHER_COLORS, colors_of, finish, legend_below, pyplot, write
 
 
 def plot_held(
@@ -88,15 +88,16 @@ def plot_inflation(bases: Sequence[float], path: str | Path, networks: int = 7) 
     for axis, base in zip(axes.flat, bases, strict=False):
         for plain, color, name in ((True, "#999999", "plain networks"), (False, OTHER_COLORS[0], "EANN")):
             axis.plot(budgets, [inflation(b, base, plain=plain) for b in budgets], color=color, label=name)
-        axis.axhline(sup_inflation(base), color=OTHER_COLORS[0], linewidth=1, linestyle=":")
+        axis.axhline(sup_inflation(base), color=OTHER_COLORS[0], linewidth=1, linestyle=":", label="EANN, upper bound")
         axis.set_xscale("log", base=2)
-        finish(
-            axis, f"b = {base:g}: at most {sup_inflation(base):.2f}, mean {expected_inflation(base):.2f}", legend=False
-        )
+        title = f"b = {base:g}: EANN at most {sup_inflation(base):.2f}, mean {expected_inflation(base):.2f}"
+        finish(axis, title, legend=False)
     axes[0][0].set_ylim(0.8, max(sup_inflation(base, plain=True) for base in bases if base <= 3) * 1.1)
-    figure.supxlabel("budget (costs of the first network)", fontsize="medium")
+    for axis in axes[-1]:
+        axis.set_xlabel("budget (costs of the first network)")
     figure.supylabel("inflation: budget / cost of the equal network", fontsize="medium")
-    axes[0][0].legend(frameon=False, fontsize="small", loc="upper left")
+    handles, names = axes[0][0].get_legend_handles_labels()
+    legend_below(figure, dict(zip(names, handles, strict=True)))
     return write(plt, figure, path)
 
 
@@ -129,7 +130,7 @@ def plot_lines(
         style = {"marker": "o", "markersize": 4, "color": color, "capsize": 3, "elinewidth": 1}
         axis.errorbar(where, means, deviations if len(seeds) > 1 else None, label=f"{name} (n = {len(seeds)})", **style)
     axis.set(xlabel=x_name, ylabel=y_name, ylim=(bottom, None))
-    if len(x) <= 12:
+    if len(x) <= 16:
         axis.set_xticks(x)
     if linear_to is not None:
         axis.set_yscale("symlog", linthresh=linear_to, linscale=1.5)
@@ -170,12 +171,13 @@ def plot_bars(
             where = [place - 0.4 + width * (i + 0.5) for place in range(len(means))]
             scaled = [100 * mean for mean in means], [100 * deviation for deviation in deviations]
             if means:
-                shown[name] = axis.bar(where, scaled[0], width, yerr=scaled[1], color=color, capsize=2)
+                bars = scaled[1] if any(deviations) else None  # of one seed there is no deviation
+                shown[name] = axis.bar(where, scaled[0], width, yerr=bars, color=color, capsize=2)
         axis.set_xticks(range(len(places)), places)
         axis.set_xlabel(x_name)
         finish(axis, group, legend=False)
     axes[0][0].set_ylabel(y_name)
-    figure.legend(shown.values(), shown, loc="outside lower center", ncols=len(every), frameon=False)
+    legend_below(figure, shown)
     return write(plt, figure, path)
 
 

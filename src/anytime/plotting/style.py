@@ -1,6 +1,6 @@
 """What all plots share: the colors of the schemes, the axes, the file."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -48,11 +48,19 @@ def colors_of(names: Collection[str]) -> list[str]:
 
 
 def finish(axis: Any, title: str = "", legend: bool = True) -> None:
-    """Grid, frame, title, and a legend if there is more than one name in it."""
+    """Grid, frame, title, and a legend if there is more than one name in it; a single name is the title if none is."""
     axis.grid(alpha=0.25)
     axis.set_axisbelow(True)
     axis.spines[["top", "right"]].set_visible(False)
+    names = axis.get_legend_handles_labels()[1] if legend else []
+    title = title or (names[0] if len(names) == 1 else "")
     if title:
         axis.set_title(title, loc="left", fontsize="medium")
-    if legend and len(axis.get_legend_handles_labels()[1]) > 1:
+    if len(names) > 1:
         axis.legend(frameon=False, fontsize="small")
+
+
+def legend_below(figure: Any, shown: Mapping[str, Any]) -> None:
+    """One legend for all panels, below them; none if there is only one name."""
+    if len(shown) > 1:
+        figure.legend(shown.values(), shown, loc="outside lower center", ncols=len(shown), frameon=False)

@@ -41,7 +41,9 @@ class Model:
     ) -> "Model":
         """The model of a network or a folder; see ``Engine``."""
         folder = Path(net) if isinstance(net, str | Path) else None
-        network: Any = load(folder) if folder is not None else net
+        network: Any = net
+        if folder is not None:
+            network = load(folder).float()  # processors are slow with the 16 bits that some are saved with
         check_network(network)
         exits = sum(exit is not None for exit in network.stage_exits)
         if policy is None or policy is True:

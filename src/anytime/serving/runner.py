@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Hashable, Sequence
+from math import prod
 from typing import Any, NamedTuple
 
 import torch
@@ -83,25 +84,28 @@ class Runner:
         self.net, self.settings, self.tell, self.clock = net, settings, tell, clock
         self.exits: list[int | None] = net.stage_exits
         self.known: dict[Hashable, Tables] = {}
-        self.example_form: Hashable = None
         self.scheduler = Scheduler(self._tables, settings.largest)
         self.by_id: dict[int, Task] = {}
         self.news: list[Event] = []
 
     def _tables(self, form: Hashable) -> Tables:
-        """Times for inputs of a form; of an unknown one by its number of elements, until the slow-down has learned."""
-        form = form[0] if isinstance(form, tuple) and form and form[0] in self.known else form
-        found = self.known.get(form)
-        if found is None:
-            settings = self.settings
-            found = Tables(settings.times, settings.accuracy, settings.largest, every=settings.policy is not None)
-            self.known[form] = found
-        return found
+        return self.known[form]
+
+    def _know(self, form: Hashable, x: Any, size: int) -> None:
+        """Tables for inputs of a form; of one that was not measured by its number of elements."""
+        settings, kind = self.settings, self.settings.times.kind
+        elements = sum(tensor.numel() for tensor in tensors_of(x)) / size
+        measured = sum(prod(shape) for _, shape in kind.inputs) if kind is not None else elements
+        times = settings.times.scaled(elements / max(measured, 1))
+        self.known[form] = Tables(times, settings.accuracy, settings.largest, every=settings.policy is not None)
 
     def add(self, id: int, x: Any, deadline: float, streams: bool = False) -> None:
         """Take a request up."""
         size = tensors_of(x)[0].shape[0]
-        task = Task(id, deadline, sample_form(x), size, of=Work(x, streams))
+        form = sample_form(x)
+        if form not in self.known:
+            self._know(form, x, size)
+        task = Task(id, deadline, form, size, of=Work(x, streams))
         self.by_id[id] = task
         self.scheduler.add(task)
 
@@ -200,12 +204,14 @@ class Runner:
                 self._judged(task, bool(policy.leaves(task.exit, score).all()), None)
 
     def _judged(self, task: Task, sure: bool, score: Tensor | None) -> None:
-        if sure and task.exit < len(self.settings.accuracy) - 1:
+        # Who wants to see every exit goes on until the deadline.
+        if sure and not task.of.streams and task.exit < len(self.settings.accuracy) - 1:
             self._finish(task, "policy")
         elif score is not None and self.settings.policy is not None and self.settings.policy.score == "confidence":
             # What is left to gain for this sample, compared with the average one at this exit.
             doubt = 1 - self._tables(task.form).accuracy[task.exit]
             task.weight = min(max((1 - float(score.mean())) / max(doubt, 1e-3), 0.1), 4.0)
+            task.shift = self._tables(task.form).shift(task.weight)
 
     def _answer(self, tasks: Sequence[Task]) -> None:
         for exit in sorted({(task.stage, task.form) for task in tasks}, key=repr):
@@ -246,4 +252,8 @@ class Runner:
             else:
                 task.stage, task.exit = 0, -1
                 task.of.batch = task.of.logits = task.of.judge = None
-                task.form = (task.form, task.id)  # shares no batch from now on
+                self.scheduler.remove(task)
+                alone = (task.form, task.id)  # shares no batch from now on
+                self.known[alone] = self.known[task.form]
+                task.form = alone
+                self.scheduler.add(task)

@@ -1,13 +1,12 @@
 """What to do at a stage boundary: one decision, a function of the time and the requests in flight alone."""
 
 from bisect import insort
+from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from math import log
+from math import inf, sqrt
 from operator import attrgetter
 from typing import Any
-
-import numpy as np
 
 from anytime.serving.slowdown import Pace, SlowDown
 from anytime.serving.tables import PRICES, Tables
@@ -32,6 +31,8 @@ class Task:
     """The latest exit that it has reached."""
     weight: float = 1.0
     """What going on is worth for it, compared with the average sample: less if an exit was sure of it."""
+    shift: int = 0
+    """The same in prices, see ``Tables.shift``."""
     of: Any = None
     """Whatever belongs to it."""
 
@@ -48,10 +49,10 @@ class Scheduler:
     """Decides at every stage boundary. Knows times only as they are passed to it.
 
     Each request is worth the accuracy of the exit that answers it. The plan for those in flight is found in the order
-    of their deadlines, with the time that is left until each: the highest common depth, in accuracy gained per second,
-    at which everybody is in time; where a group of early deadlines is what limits it, those after them may go deeper.
-    Of the planned next stages the one runs that gains most per second, unless the plan of an earlier deadline would
-    not survive it.
+    of their deadlines, with the time that is left until each: the lowest common price, in accuracy per second, at which
+    everybody is in time. Where a group of early deadlines is what limits it, those after them have a price of their
+    own. Of the planned next stages the one runs that gains most per second, unless the plan of an earlier deadline
+    would not survive it.
 
     Args:
         tables: by form: times and gains.
@@ -65,147 +66,147 @@ class Scheduler:
         self.slow = SlowDown()
         self.usual = 1.0
         """The running mean of the batches."""
+        self._forms: Counter[Hashable] = Counter()
+        self._through = False  # whether a task may have been through all stages
+        self._sized = 0  # how many tasks have more than one sample
+        self._prices = [1, 1]  # the latest, of the first group of deadlines and of those after it
 
     def add(self, task: Task) -> None:
         """Take a task up."""
         insort(self.tasks, task, key=by_deadline)
+        self._forms[task.form] += 1
+        self._sized += task.size > 1
 
     def remove(self, task: Task) -> None:
         """Drop a task: it is answered, failed or cancelled."""
         self.tasks.remove(task)
+        self._forms[task.form] -= 1
+        if not self._forms[task.form]:
+            del self._forms[task.form]
+        self._sized -= task.size > 1
 
     def ran(self, tasks: Sequence[Task], seconds: float) -> None:
-        """Learn from a stage that has run."""
+        """Learn from a stage that has run, before the tasks are moved on."""
         size = sum(task.size for task in tasks)
         self.slow.note(self.tables(tasks[0].form).seconds(tasks[0].stage, size), seconds)
         self.usual += 0.1 * (size - self.usual)
+        self._through = self._through or tasks[0].stage + 1 == self.tables(tasks[0].form).stages
 
     def decide(self, now: float) -> Decision:
         """What to do at this moment; nothing if no task is in flight."""
-        tasks = self.tasks
-        if not tasks:
+        if not self.tasks:
             return Decision()
-        slow = self.slow
-        over = [task for task in tasks if self._is_over(task, now)]
+        over = self._stopping(now, ())
         if over:
             return Decision(answer=over)
-        planned, slack = self._plan(now)
-        groups: dict[Any, list[int]] = {}
-        for i in planned:
-            task = tasks[i]
-            groups.setdefault((task.stage, task.form), []).append(i)
-        waiting = [task for task in tasks if task.exit < 0]
-        run = self._best(groups, slack, waiting, now)
-        tables = self.tables(run[0].form)
-        after = now + slow.planned(tables.seconds(run[0].stage, sum(task.size for task in run)))
-        inside = set(map(id, run))
+        run = self._choose(now)
+        seconds = self.tables(run[0].form).seconds(run[0].stage, sum([task.size for task in run]))
         # Those that could not reach another exit after this stage are answered before it.
-        lost = [task for task in tasks if task.exit >= 0 and id(task) not in inside and self._cannot_go_on(task, after)]
+        lost = self._stopping(now + self.slow.high * seconds, run)
         return Decision(answer=lost) if lost else Decision(run=run)
 
-    def _is_over(self, task: Task, now: float) -> bool:
-        return task.exit >= 0 and (task.stage == self.tables(task.form).stages or self._cannot_go_on(task, now))
-
-    def _cannot_go_on(self, task: Task, now: float) -> bool:
-        return now + self.slow.planned(self.tables(task.form).next[task.stage]) > task.deadline
-
-    def _plan(self, now: float) -> tuple[list[int], np.ndarray]:
-        """The tasks that should go on, and for each task the time to spare at its deadline if all go as planned."""
-        tasks, slow = self.tasks, self.slow
-        if len(tasks) == 1:
-            return [0], np.array([np.inf])
-        left = np.array([task.deadline for task in tasks]) - now
-        demand, base = self._demand(tasks)
-        total = np.cumsum(demand, 0)
-        # Planned at the 95th percentile: the deviations of many stages cancel, as in SlowDown.planned.
-        total = slow.mean * total + (slow.high - slow.mean) * np.sqrt(total * demand[0, -1])
-        fits = (total <= left[:, None]).sum(1) - 1
-        prices, begin, spent = np.empty(len(tasks), int), 0, 0.0
-        for block in range(4):
-            end = begin + int(fits[begin:].argmin()) + 1 if block < 3 else len(tasks)
-            price = max(int(fits[begin:end].min()), 0)
-            prices[begin:end] = price
-            if end == len(tasks):
+    def _stopping(self, now: float, running: Sequence[Task]) -> list[Task]:
+        """Tasks with an exit that cannot reach another one in time if nothing else happens before a moment."""
+        stopping, reserved, mean, high = [], 0.0, self.slow.mean, self.slow.high
+        known = [self.tables(form) for form in self._forms]
+        # Nobody with a later deadline than this is concerned.
+        reach = now + high * max(t.longest for t in known) + mean * len(self.tasks) * max(t.most_held for t in known)
+        for task in self.tasks:
+            if task.deadline > reach and not self._through:
                 break
-            # What comes after this group starts when it has ended.
-            spent += total[end - 1, price] - (total[begin - 1, price] if begin else 0.0)
-            more = total[end:] - total[end - 1] + spent
-            fits[end:] = (more <= left[end:, None]).sum(1) - 1
-            begin = end
-        chosen = demand[np.arange(len(tasks)), prices]
-        slack = np.minimum.accumulate(left - slow.mean * np.cumsum(chosen))
-        planned = np.flatnonzero(chosen > base + 1e-12)
-        if not len(planned):  # nobody's next way fits as a whole: go on with whoever can
-            planned = np.arange(len(tasks))
-        return planned.tolist(), slack
-
-    def _demand(self, tasks: Sequence[Task]) -> tuple[np.ndarray, np.ndarray]:
-        """Seconds that each task needs at each price, and at none."""
-        level_of = min(self.usual, sum(task.size for task in tasks))
-        demand, base = np.empty((len(tasks), PRICES)), np.empty(len(tasks))
-        forms = {task.form for task in tasks}
-        for form in forms:
-            which = slice(None) if len(forms) == 1 else [i for i, task in enumerate(tasks) if task.form == form]
-            mine = tasks if len(forms) == 1 else [task for task in tasks if task.form == form]
-            tables = self.tables(form)
-            level = tables.level(level_of)
-            stages = [task.stage for task in mine]
-            base[which] = tables.held[level][stages]
-            demand[which] = tables.remaining[level][stages] + base[which][:, None]
-            for row, task in enumerate(mine):
-                if task.weight != 1.0:
-                    place = row if len(forms) == 1 else which[row]  # type: ignore[index]
-                    demand[place] = self._weighted(demand[place], task.weight, tables)
-        sizes = [task.size for task in tasks]
-        if max(sizes) > 1:
-            demand *= np.array(sizes)[:, None]
-            base *= sizes
-        return demand, base
-
-    def _weighted(self, row: np.ndarray, weight: float, tables: Tables) -> np.ndarray:
-        """The demand of a task for which going on is worth less or more: as at another price."""
-        step = log(tables.prices[0] / tables.prices[1])
-        shift = round(log(max(weight, 1e-6)) / step)
-        return row[np.clip(np.arange(PRICES) + shift, 0, PRICES - 1)]
-
-    def _best(self, groups: dict[Any, list[int]], slack: np.ndarray, waiting: Sequence[Task], now: float) -> list[Task]:
-        """The batch that gains most per second and leaves the plan of earlier deadlines and every first exit."""
-        best, leader = None, None
-        for (stage, form), members in groups.items():
-            tables = self.tables(form)
-            run = self._fill([self.tasks[i] for i in members])
-            if leader is None or members[0] < leader[1]:
-                leader = (run, members[0])
-            size = sum(task.size for task in run)
-            gain = tables.slopes[tables.level(size)][stage] * sum(task.weight * task.size for task in run)
-            if best is not None and gain <= best[0]:
+            if task.exit < 0:
                 continue
-            seconds = self.slow.planned(tables.seconds(stage, size))
-            if members[0] and slack[members[0] - 1] < seconds:
+            tables, stage = self.tables(task.form), task.stage
+            late = now + mean * reserved + high * tables.next[stage] > task.deadline
+            if stage == tables.stages or (late and task not in running):
+                stopping.append(task)
+            # The answers of those with earlier deadlines come before its own.
+            reserved += tables.held[tables.level(self.usual)][stage] * task.size
+        self._through = False
+        return stopping
+
+    def _rows(self) -> list[list[float]]:
+        """What each task needs at each price, in seconds."""
+        batch = min(self.usual, len(self.tasks))
+        if len(self._forms) == 1:
+            tables = self.tables(self.tasks[0].form)
+            level = tables.level(batch)
+            plain = tables.demand(level)
+            rows = [
+                plain[task.stage] if not task.shift else tables.demand(level, task.shift)[task.stage]
+                for task in self.tasks
+            ]
+        else:
+            every = [(self.tables(task.form), task) for task in self.tasks]
+            rows = [tables.demand(tables.level(batch), task.shift)[task.stage] for tables, task in every]
+        if self._sized:
+            rows = [[seconds * task.size for seconds in row] for row, task in zip(rows, self.tasks, strict=True)]
+        return rows
+
+    def _choose(self, now: float) -> list[Task]:
+        """The batch whose next stage runs."""
+        tasks = self.tasks
+        if len(tasks) == 1:
+            return tasks[:]
+        rows = self._rows()
+        # Planned at the 95th percentile: the mean, and room for the deviation of a longest piece.
+        scale = 1 / self.slow.mean
+        room = (self.slow.high - self.slow.mean) * max(rows[0][-1], rows[-1][-1]) * scale
+        left = [(task.deadline - now) * scale - room for task in tasks]
+        first, end, spent = _price(rows, left, 0, 0.0, self._prices[0])
+        later = _price(rows, left, end, spent, max(self._prices[1], first))[0] if end < len(tasks) else first
+        self._prices = [first, later]
+        groups: dict[Any, list[Task]] = {}
+        spare: dict[Any, float] = {}
+        total, least, single = 0.0, inf, len(self._forms) == 1
+        for i, (task, row, time_left) in enumerate(zip(tasks, rows, left, strict=True)):
+            needed = row[first if i < end else later]
+            if needed > row[0] or task.exit < 0:
+                key = task.stage if single else (task.stage, task.form)
+                members = groups.get(key)
+                if members is None:
+                    groups[key], spare[key] = [task], least
+                else:
+                    members.append(task)
+            total += needed
+            if time_left - total < least:
+                least = time_left - total
+        if not groups:  # nobody's next way fits as a whole: go on with whoever can
+            for task in tasks:
+                key = task.stage if single else (task.stage, task.form)
+                groups.setdefault(key, []).append(task)
+            spare = dict.fromkeys(groups, inf)
+        return self._best(groups, spare, now)
+
+    def _best(self, groups: dict[Any, list[Task]], spare: dict[Any, float], now: float) -> list[Task]:
+        """The group that gains most per second, leaving the plan of earlier deadlines and every first exit."""
+        waiting = [task for task in self.tasks if task.exit < 0]
+        delay = inf
+        if waiting:
+            tables, entries = self.tables(waiting[0].form), [(task.deadline, task.size) for task in waiting]
+            delay = -fits_first(tables, self.slow, entries, now)
+        best, most, high = None, -1.0, self.slow.high
+        for key, members in groups.items():
+            run, task = self._fill(members), members[0]
+            tables = self.tables(task.form)
+            size = len(run) if not self._sized else sum(task.size for task in run)
+            gain = tables.slopes[tables.level(size)][task.stage] * sum([task.weight * task.size for task in run])
+            if gain <= most:
                 continue
-            if self._first_exits_fit(waiting, run, now + seconds):
-                best = (gain, run)
-        assert leader is not None
+            seconds = high * tables.seconds(task.stage, size)
+            if seconds <= spare[key] and (task.exit < 0 or seconds <= delay):
+                best, most = run, gain
         if best is not None:
-            return best[1]
-        run = leader[0]
-        while len(run) > 1 and run[0].exit >= 0 and not self._fits(run, waiting, now):
-            run = run[: len(run) // 2]
-        if run[0].exit >= 0 and not self._fits(run, waiting, now):
-            first = [task for task in waiting if (task.stage, task.form) == (waiting[0].stage, waiting[0].form)]
-            return self._fill(first)
-        return run
-
-    def _fits(self, run: list[Task], waiting: Sequence[Task], now: float) -> bool:
-        size = sum(task.size for task in run)
-        return self._first_exits_fit(
-            waiting, run, now + self.slow.planned(self.tables(run[0].form).seconds(run[0].stage, size))
-        )
+            return best
+        if waiting and delay < inf:  # too late for anything else
+            first = waiting[0]
+            return self._fill([task for task in waiting if (task.stage, task.form) == (first.stage, first.form)])
+        return self._fill(next(iter(groups.values())))  # that of the earliest deadline
 
     def _fill(self, tasks: list[Task]) -> list[Task]:
         """As many of the tasks, in their order, as the largest batch holds."""
-        if len(tasks) <= self.largest and all(task.size == 1 for task in tasks):
-            return tasks
+        if not self._sized:
+            return tasks[: self.largest]
         chosen, size = [], 0
         for task in tasks:
             if size + task.size <= self.largest:
@@ -213,14 +214,38 @@ class Scheduler:
                 size += task.size
         return chosen
 
-    def _first_exits_fit(self, waiting: Sequence[Task], run: list[Task], now: float) -> bool:
-        """Whether those that wait for their first exit, and are not in this batch, will have it in time."""
-        if run[0].exit < 0:
-            inside = set(map(id, run))
-            waiting = [task for task in waiting if id(task) not in inside]
-        if not waiting:
-            return True
-        return fits_first(self.tables(waiting[0].form), self.slow, [(t.deadline, t.size) for t in waiting], now) <= 0
+
+def _price(rows: list[list[float]], left: list[float], begin: int, spent: float, price: int) -> tuple[int, int, float]:
+    """The lowest price at which the tasks from one on are all in time.
+
+    Returns it, the end of the group that a lower one would make late, and the seconds spent by then.
+
+    Args:
+        rows: what each task needs at each price.
+        left: until each deadline.
+        begin: the first task.
+        spent: what those before it need.
+        price: where to begin the search: the price of the latest decision is seldom far.
+    """
+
+    def fails_at(price: int) -> int | None:
+        total = spent
+        for i in range(begin, len(rows)):
+            total += rows[i][price]
+            if total > left[i]:
+                return i
+        return None
+
+    end = fails_at(price)
+    if end is None:
+        while price < PRICES - 1 and (end := fails_at(price + 1)) is None:
+            price += 1
+    else:
+        while price > 0 and (late := fails_at(price - 1)) is not None:
+            price, end = price - 1, late
+        price = max(price - 1, 0)
+    end = len(rows) if end is None else end + 1
+    return price, end, spent + sum([row[price] for row in rows[begin:end]])
 
 
 def fits_first(tables: Tables, slow: SlowDown | Pace, waiting: Sequence[tuple[float, int]], now: float) -> float:
@@ -232,9 +257,12 @@ def fits_first(tables: Tables, slow: SlowDown | Pace, waiting: Sequence[tuple[fl
         waiting: deadline and number of samples of each, earliest deadline first.
         now: when the first of them could start.
     """
-    deadlines = np.array([deadline for deadline, _ in waiting])
-    samples = np.cumsum([size for _, size in waiting])
-    work = tables.first_exits[np.minimum(samples, len(tables.first_exits)) - 1]
-    longest = tables.first_exits[0]
-    planned = slow.mean * work + (slow.high - slow.mean) * np.sqrt(work * longest)
-    return float((planned + now - deadlines).max())
+    samples, worst, spread = 0, -inf, slow.high - slow.mean
+    seconds, most = tables.first_exits, len(tables.first_exits)
+    for deadline, size in waiting:
+        samples += size
+        work = seconds[min(samples, most) - 1]
+        late = now + slow.mean * work + spread * sqrt(work * seconds[0]) - deadline
+        if late > worst:
+            worst = late
+    return worst

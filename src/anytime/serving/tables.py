@@ -1,6 +1,7 @@
 """What the scheduler looks up: for each stage and batch, how long the way to each exit is and what it is worth."""
 
 from collections.abc import Sequence
+from math import inf, log
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ from anytime.errors import AnytimeError, check_number
 from anytime.inference.batch_times import BatchTimes
 
 PRICES = 16
-"""Number of prices between the steepest and the flattest way, in accuracy per second."""
+"""Number of prices: infinite, then from the steepest to the flattest way, in accuracy per second."""
 
 
 class Tables:
@@ -37,27 +38,27 @@ class Tables:
         self._ways = [self._ways_for(batch, exits) for batch in self.batches]
         slopes = [slope for ways in self._ways for hull in ways for slope, _, _ in hull if slope > 0]
         high, low = max(slopes, default=1.0), min(slopes, default=1.0)
-        self.prices = np.geomspace(high, min(low, high / 2), PRICES)
-        self.remaining = np.stack([self._remaining(ways) for ways in self._ways])
-        """Seconds per sample that are left at each price: batches × stages × prices."""
-        self.held = np.array(
-            [
-                [0.0 if every or s < self.first else self._head(s - 1, b) / b for s in range(self.stages + 1)]
-                for b in self.batches
-            ]
-        )
-        """Seconds per sample of the head of the exit that it has, by batch and stage."""
+        self.prices = [inf, *np.geomspace(high, min(low, high / 2), PRICES - 1).tolist()]
+        self._step = log(self.prices[1] / self.prices[2])
+        self.held = [
+            [0.0 if every or s < self.first else self._head(s - 1, b) / b for s in range(self.stages + 1)]
+            for b in self.batches
+        ]
+        self._demand = [self._demand_of(*pair) for pair in zip(self._ways, self.held, strict=True)]
+        self._shifted: dict[tuple[int, int], list[list[float]]] = {}
         self.slopes = [[hull[0][0] if hull else 0.0 for hull in ways] for ways in self._ways]
         """The steepest way from each stage, by batch, in accuracy per second and sample."""
         self.next = [self._next(stage) for stage in range(self.stages + 1)]
         """Seconds from each stage to the next exit's prediction, for a batch of one."""
+        self.longest, self.most_held = max(self.next[:-1]), max(self.held[0])
+        """The longest way to a next exit for a batch of one, and the longest head per sample."""
         self.answer = [self._head(stage - 1, 1) if stage else 0.0 for stage in range(self.stages + 1)]
         """Seconds of the head of the latest exit before each stage, for a batch of one."""
         counts = np.arange(1, 4097)
-        self.first_exits = sum(
+        self.first_exits: list[float] = sum(
             (line.fixed * np.ceil(counts / largest) + line.each * counts for line in self._first_lines()),
             np.zeros(len(counts)),
-        )
+        ).tolist()
         """Seconds to the first exits of 1, 2, 3 … samples."""
 
     def _first_lines(self) -> list[Any]:
@@ -112,16 +113,36 @@ class Tables:
             ways.append(hull)
         return ways
 
-    def _remaining(self, ways: list[list[tuple[float, float, float]]]) -> np.ndarray:
-        table = np.zeros((self.stages + 1, PRICES))
-        for stage, hull in enumerate(ways):
-            for price in range(PRICES):
-                for i, (slope, _, seconds) in enumerate(hull):
+    def _demand_of(self, ways: list[list[tuple[float, float, float]]], held: list[float]) -> list[list[float]]:
+        table = [[seconds] * PRICES for seconds in held]
+        for row, hull, stage in zip(table, ways, range(self.stages + 1), strict=True):
+            for i, price in enumerate(self.prices):
+                for j, (slope, _, seconds) in enumerate(hull):
                     # Everyone gets a first exit, whatever the price.
-                    if slope < self.prices[price] * (1 - 1e-9) and not (i == 0 and stage < self.first):
+                    if slope < price * (1 - 1e-9) and not (j == 0 and stage < self.first):
                         break
-                    table[stage, price] += seconds
+                    row[i] += seconds
         return table
+
+    def demand(self, level: int, shift: int = 0) -> list[list[float]]:
+        """Seconds per sample that are needed from each stage at each price, the answer's head included.
+
+        Args:
+            level: of the batch.
+            shift: of a sample that is worth more or less than others, see ``shift``.
+        """
+        if not shift:
+            return self._demand[level]
+        found = self._shifted.get((level, shift))
+        if found is None:
+            places = [0, *(min(max(i + shift, 1), PRICES - 1) for i in range(1, PRICES))]
+            found = [[row[i] for i in places] for row in self._demand[level]]
+            self._shifted[level, shift] = found
+        return found
+
+    def shift(self, weight: float) -> int:
+        """By how many prices a sample's own differ, if going on is worth ``weight`` times the average for it."""
+        return round(log(max(weight, 1e-6)) / self._step)
 
 
 def check_accuracy(accuracy: Sequence[float], exits: int) -> list[float]:

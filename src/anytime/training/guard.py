@@ -63,7 +63,7 @@ class Guard:
         self.bad = self.bad | new
 
     def gradients(self) -> list[Tensor]:
-        """Those there are: exits that are left out have none."""
+        """The gradients of all parameters that have one; exits that are left out have none."""
         return [p.grad for p in self.parameters.values() if p.grad is not None]
 
     def hold(self, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler) -> None:

@@ -38,7 +38,7 @@ def run_jobs(jobs: Sequence[Job], at_once: int = 1, cluster: bool = False) -> No
     """Run all jobs; raises with the last line of those that failed, after the others have ended.
 
     Each has its share of this machine's CPU cores, and one GPU where there are some. Their output goes to standard
-    error line by line, with their names. They end when this process ends, in whatever way.
+    error line by line, with their names. They end when this process ends, even if it is killed.
 
     Args:
         jobs: what to run, in this order.

@@ -1,0 +1,48 @@
+"""One decision of the scheduler with 64 requests in flight: how long it takes. No network runs.
+
+python benchmarks/serving_decision.py
+"""
+
+import random
+import statistics
+import time
+
+from ratio import fact, report, verdict
+
+from anytime.inference.batch_times import BatchTimes, Line
+from anytime.serving.scheduler import Scheduler, Task
+from anytime.serving.tables import Tables
+
+
+def in_flight(draw: random.Random, tables: Tables, count: int) -> Scheduler:
+    """A scheduler with requests at all stages, as under load: most have few exits, deadlines up to 100 ms."""
+    scheduler = Scheduler(lambda _: tables, tables.largest)
+    for i in range(count):
+        stage = min(int(draw.expovariate(0.25)), tables.stages - 1)
+        left = draw.uniform(0.01, 0.1)
+        scheduler.add(Task(i, left, stage=stage, exit=stage - 1))
+    for _ in range(200):
+        scheduler.slow.note(1.0, draw.lognormvariate(0, 0.2))
+    scheduler.usual = 8.0
+    return scheduler
+
+
+def main() -> None:
+    draw = random.Random(0)
+    stages = [Line(1e-4, 1.5e-4)] * 27
+    accuracy = [0.45 + 0.45 * (1 - 0.85**i) for i in range(27)]
+    tables = Tables(BatchTimes(stages, [Line(3e-5, 1e-5)] * 27), accuracy, largest=32)
+    for count in (1, 8, 64):
+        times = []
+        for _ in range(300):
+            scheduler = in_flight(draw, tables, count)
+            begun = time.perf_counter()
+            scheduler.decide(0.0)
+            times.append(1e6 * (time.perf_counter() - begun))
+        report(f"microseconds of a decision, {count} in flight", times)
+        fact(f"decision_{count}_us", statistics.median(times), "µs")
+    verdict("serving_decision_us", statistics.median(times), 50)
+
+
+if __name__ == "__main__":
+    main()
