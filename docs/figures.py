@@ -177,11 +177,7 @@ def serving_faults() -> str:
         "| | sent | refused | answered | of them in time | told that their process died | failed | cancelled | lost | wrong |",
         "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
-    for kind, what in (
-        ("kills", "process killed every 5 s"),
-        ("cancels", "half of the requests cancelled"),
-        ("soak", "twice the load"),
-    ):
+    for kind, what in (("kills", "process killed every 5 s"), ("cancels", "half of the requests cancelled")):
         found = results(f"serving_{kind}")
         counts = " | ".join(f"{found['facts'][f'{kind}_{name}']:,.0f}" for name in names)
         lost, wrong = (f"{found['verdicts'][f'serving_{kind}_{end}']['ratio']:.0f}" for end in ("lost", "wrong"))

@@ -57,7 +57,6 @@ MEASUREMENTS = {
     "serving_decision": benchmark("serving_decision", SCHEDULER),
     "serving_kills": benchmark("serving_faults", SERVING, "kills resann-3-16 --seconds 40 --load 0.5"),
     "serving_cancels": benchmark("serving_faults", SERVING, "cancels resann-3-16 --seconds 25 --load 0.5"),
-    "serving_soak": benchmark("serving_faults", SERVING, "soak resann-3-16 --seconds 200"),
     "budgets": Measurement("anytime evaluate runs/cifar10-resann-5-16 --budgets", INFERENCE),
     **{
         f"convert_{name}_{scheme}": Measurement(

@@ -256,7 +256,6 @@ def _price(rows: list[list[float]], left: list[float], begin: int, spent: float,
         spent: what those before it need.
         price: where to begin the search: the price of the latest decision is seldom far.
     """
-
     pairs = list(zip(rows[begin:], left[begin:], strict=True))
 
     def fails_at(price: int) -> int | None:
