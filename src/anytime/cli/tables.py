@@ -118,3 +118,11 @@ def demo_tables(curve: Curve, points: list[Budgeted], kept: list[Any]) -> list[A
         row = [f"{each.milliseconds:.1f} ms", f"{each.exit:g}", f"{each.in_time:.0%}", f"{each.error:.1%}"]
         timed.add_row(*row)
     return [alike, early, timed]
+
+
+def quantized_table(before: list[float], after: list[float], title: str) -> Any:
+    """The test error of each exit in floats and in 8-bit integers."""
+    table = _table(title, "exit", "float32", "int8", "points")
+    for exit, (a, b) in enumerate(zip(before, after, strict=True), start=1):
+        table.add_row(str(exit), f"{a:.2%}", f"{b:.2%}", f"{100 * (b - a):+.2f}")
+    return table
