@@ -22,8 +22,8 @@ CALIBRATION = 256
 @app.command("export")
 def export_command(
     run: Annotated[Path, typer.Argument(help="Folder of a finished run or a saved model.")],
-    to: Annotated[str, Option("--to", help="What will run it: onnx (ONNX Runtime).")] = "onnx",
-    output: Annotated[Path | None, Option(help="Folder to write. Default: RUN/onnx.")] = None,
+    to: Annotated[str, Option("--to", help="What will run it: onnx (ONNX Runtime) or executorch.")] = "onnx",
+    output: Annotated[Path | None, Option(help="Folder to write. Default: RUN/onnx, RUN/executorch.")] = None,
     exits: Annotated[str | None, Option(help="Exits to keep, e.g. 4,9,27: fewer graphs, faster. Default: all.")] = None,
     int8: Annotated[bool, Option("--int8", help="8-bit integers; errors before and after are shown.")] = False,
     calibrate: Annotated[str | None, Option(help=f"Images for --int8. Default: the run's. {DATA}")] = None,
@@ -40,9 +40,10 @@ def export_command(
     - `anytime export runs/a --to onnx`
     - `anytime export runs/a --to onnx --output phone --exits 4,9,27`
     - `anytime export runs/a --to onnx --int8 --calibrate cifar10`
+    - `anytime export runs/a --to executorch`
     """
-    if to != "onnx":
-        raise AnytimeError(f"--to {to} must be onnx")
+    if to not in ("onnx", "executorch") or (to != "onnx" and (int8 or any_size)):
+        raise AnytimeError(f"--to {to} must be onnx, or executorch without --int8 and --any-size")
     net, options = load(run), dict[str, Any]()
     if exits is not None:
         options["exits"] = [number - 1 for number in _numbers(exits)]
@@ -54,7 +55,7 @@ def export_command(
     if int8:
         _quantize(run, net, calibrate, tolerate, target, options)
     else:
-        export_run(run, target, **options)
+        export_run(run, target, to, **options)
     size = sum(path.stat().st_size for path in target.iterdir() if path.is_file())
     print(f"In {target}/: {anytime.load_exported(target).exits} stages and heads, {size / 1e6:.1f} MB")
     print(f"  python: anytime.predict(anytime.load_exported({str(target)!r}), x, deadline=0.02)")
