@@ -1,5 +1,6 @@
 """Writing an exported network: graphs, ``anytime.json`` and a model card, compared with the network before."""
 
+import copy
 import platform
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -96,6 +97,8 @@ def executorch(
 
     The batch size is free up to 32. Arguments and checks are those of ``anytime.export.onnx``.
     """
+    require("executorch.exir", "executorch")
+    net = copy.deepcopy(net).to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]  # XNNPACK's
     plan = _planned(net, example, exits, None, policy)
     contents = {f"{name}.pte": content for name, content in programs(plan).items()}
     used = {name: graph.inputs for name, graph in plan.graphs.items()}
