@@ -1,7 +1,8 @@
 """How fast an exported network answers on ONNX Runtime, against PyTorch: all exits, and the last exit alone.
 
 Also against the same network as one ONNX graph with all exits, which cannot be stopped: what the boundaries between the
-stages cost. All of them take turns in one process.
+stages cost. All of them take turns in one process. On one thread the time is that which the processor spent; on more,
+that which passed.
 
 python benchmarks/export_speed.py                            # resann-9-16, one thread
 python benchmarks/export_speed.py msdnet-cifar 2             # two threads
@@ -12,6 +13,7 @@ python benchmarks/export_speed.py timm:resnet18              # converted, four e
 import io
 import sys
 import tempfile
+import time
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -96,8 +98,9 @@ def compare(name: str, threads: int, batch: int, ways: dict[str, Callable[[], ob
     with torch.inference_mode():
         for way in [*ways.values(), *ways.values()]:
             way()
+        timer = time.thread_time if threads == 1 else time.perf_counter
         slow = seconds(ways["eager all"]) > 0.5
-        times = [{key: seconds(way) for key, way in ways.items()} for _ in range(5 if slow else repeats)]
+        times = [{key: seconds(way, timer) for key, way in ways.items()} for _ in range(5 if slow else repeats)]
 
     def ratio(what: str, over: str, under: str) -> float:
         return report(f"{threads} thread, batch {batch}: {what}", [each[over] / each[under] for each in times])

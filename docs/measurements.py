@@ -18,6 +18,7 @@ INFERENCE = [*NETWORK, f"{SRC}/inference"]
 TRAINING = [*NETWORK, f"{SRC}/training", f"{SRC}/weights", f"{SRC}/data"]
 TEAM = [*INFERENCE, f"{SRC}/ensemble"]
 CONVERTED = [*TRAINING, f"{SRC}/conversion"]
+EXPORT = [*INFERENCE, f"{SRC}/export"]
 CIFAR = "--data {data} --subset 15000"
 MODELS = {
     "resnet": "resnet {scheme} " + CIFAR + " --epochs 12",
@@ -40,6 +41,12 @@ MEASUREMENTS = {
     "data_parallel": benchmark("data_parallel", [*TRAINING, f"{SRC}/distributed.py"]),
     "memory": benchmark("memory", TRAINING),
     "steps": benchmark("steps", INFERENCE),
+    "export_resann": benchmark("export_speed", EXPORT),
+    "export_resann_two": benchmark("export_speed", EXPORT, "resann-9-16 2"),
+    "export_msdnet": benchmark("export_speed", EXPORT, "msdnet-cifar 1 1,32 30"),
+    "export_resann50": benchmark("export_speed", EXPORT, "resann50 1 1 9"),
+    "export_resnet18": benchmark("export_speed", [*EXPORT, f"{SRC}/conversion"], "timm:resnet18 1 1 15"),
+    "export_vit": benchmark("export_speed", [*EXPORT, f"{SRC}/conversion"], "timm:vit_tiny_patch16_224 1 1 15"),
     "import_time": benchmark("import_time", [f"{SRC}/__init__.py"]),
     "deadlines": benchmark("deadlines", INFERENCE),
     "start_stop": benchmark("start_stop", INFERENCE),
@@ -76,6 +83,26 @@ ROWS = [
     ("eann_parallel", "two workers of one thread / one after the other on one thread", "eann_parallel", "an EANN whose networks cost 1 : 2 : 4, to the last answer: two workers of one thread / one after the other on one thread"),
     ("eann_parallel", "two workers of one thread / one after the other on two threads", None, "the same / one after the other on two threads"),
     ("eann_parallel_ray", "two workers of one thread / one after the other on one thread", "eann_parallel_ray", "two Ray actors / one after the other on one thread"),
+    ("export_resann", "1 thread, batch 1: stages to the last exit / PyTorch", "last_1_1", "resann-9-16, 1 thread, batch 1: ONNX stages to the last exit / PyTorch to the last exit"),
+    ("export_resann", "1 thread, batch 1: stages through all exits / PyTorch", None, "the same through all exits / PyTorch through all exits"),
+    ("export_resann", "1 thread, batch 1: stages through all exits / one graph of all exits", "boundaries_1_1", "the same / one ONNX graph with all exits"),
+    ("export_resann", "1 thread, batch 32: stages to the last exit / PyTorch", "last_1_32", "resann-9-16, 1 thread, batch 32: ONNX stages to the last exit / PyTorch to the last exit"),
+    ("export_resann", "1 thread, batch 32: stages through all exits / PyTorch", None, "the same through all exits / PyTorch through all exits"),
+    ("export_resann", "1 thread, batch 32: stages through all exits / one graph of all exits", "boundaries_1_32", "the same / one ONNX graph with all exits"),
+    ("export_resann_two", "2 thread, batch 1: stages to the last exit / PyTorch", "last_2_1", "resann-9-16, 2 threads, batch 1: ONNX stages to the last exit / PyTorch to the last exit"),
+    ("export_resann_two", "2 thread, batch 1: stages through all exits / PyTorch", None, "the same through all exits / PyTorch through all exits"),
+    ("export_resann_two", "2 thread, batch 32: stages to the last exit / PyTorch", "last_2_32", "resann-9-16, 2 threads, batch 32: ONNX stages to the last exit / PyTorch to the last exit"),
+    ("export_resann_two", "2 thread, batch 32: stages through all exits / PyTorch", None, "the same through all exits / PyTorch through all exits"),
+    ("export_msdnet", "1 thread, batch 1: stages to the last exit / PyTorch", "last_1_1", "msdnet-cifar, 1 thread, batch 1: ONNX stages to the last exit / PyTorch to the last exit"),
+    ("export_msdnet", "1 thread, batch 1: stages through all exits / PyTorch", None, "the same through all exits / PyTorch through all exits"),
+    ("export_msdnet", "1 thread, batch 32: stages to the last exit / PyTorch", "last_1_32", "msdnet-cifar, 1 thread, batch 32: ONNX stages to the last exit / PyTorch to the last exit"),
+    ("export_msdnet", "1 thread, batch 32: stages through all exits / PyTorch", None, "the same through all exits / PyTorch through all exits"),
+    ("export_resann50", "1 thread, batch 1: stages to the last exit / PyTorch", "last_1_1", "resann50, 1 thread, batch 1: ONNX stages to the last exit / PyTorch to the last exit"),
+    ("export_resann50", "1 thread, batch 1: stages through all exits / PyTorch", None, "the same through all exits / PyTorch through all exits"),
+    ("export_resnet18", "1 thread, batch 1: stages to the last exit / PyTorch", "last_1_1", "ResNet18 of timm, converted, 4 exits, 1 thread, batch 1: ONNX stages to the last exit / PyTorch to the last exit"),
+    ("export_resnet18", "1 thread, batch 1: stages through all exits / PyTorch", None, "the same through all exits / PyTorch through all exits"),
+    ("export_vit", "1 thread, batch 1: stages to the last exit / PyTorch", "last_1_1", "ViT-Tiny of timm, converted, 4 exits, 1 thread, batch 1: ONNX stages to the last exit / PyTorch to the last exit"),
+    ("export_vit", "1 thread, batch 1: stages through all exits / PyTorch", None, "the same through all exits / PyTorch through all exits"),
     ("import_time", "import anytime / import torch", "import_time", "`import anytime` / `import torch`"),
 ]  # fmt: skip
 """Of the table of PERFORMANCE.md: record, figure, verdict, what is compared."""
