@@ -19,6 +19,9 @@ from anytime.files import read_json, write_json
 from anytime.memory import keep_freed_memory
 from anytime.training.jobs import stop_with_parent
 
+DISTILL = 0.5
+"""The share of self-distillation in the losses, where an experiment asks for it."""
+
 
 @dataclass(frozen=True)
 class Run:
@@ -27,7 +30,7 @@ class Run:
     Args:
         model: a name that ``create_model`` knows.
         data: a data set's name.
-        scheme: the name of a weight scheme or of a control.
+        scheme: the name of a weight scheme or of a control; extras may follow: ``adaloss+equilibrium+distill``.
         seed: of the first weights, the images' order and the choice of a part of them.
         images: how many to train on; all if None.
         recipe: what ``Recipe`` takes, where it differs from its defaults.
@@ -69,10 +72,14 @@ class Run:
 
         data, folder = self.load_data(data_folder), output / self.name
         net = self.network(data)
-        scheme = create_scheme(self.scheme, net)
+        name, *extras = self.scheme.split("+")
+        if "boosting" in extras:
+            net = anytime.combine(net, "boosting")
+        scheme = create_scheme(name, net)
+        changes = {"equilibrium": "equilibrium" in extras, "distill": DISTILL if "distill" in extras else 0.0}
         # Held-out images are evaluated at the end only: after each epoch they would cost more than the training.
-        bare, recipe = replace(data, validation=None, test=None), anytime.Recipe(**self.recipe)
-        compiled = compiled and self.scheme != "scaled-const"  # it takes two gradients of one forward pass
+        bare, recipe = replace(data, validation=None, test=None), anytime.Recipe(**self.recipe, **changes)
+        compiled = compiled and name not in ("scaled-const", "first-order")  # two gradients of one forward pass
         options = {"recipe": recipe, "seed": self.seed, "compiled": compiled}
         anytime.fit(net, bare, scheme, output=folder, resume=True, **options)
         record = self.record(net, data, folder, getattr(scheme, "only", None))

@@ -16,11 +16,8 @@ def prefix_law(net, x):
     """An exit of ``steps(x)`` equals that of ``forward(x)``, and nothing deeper has run when it is out."""
     net.eval()
     started = []
-    hooks = [
-        module.register_forward_pre_hook(lambda *_, i=i: started.append(i))
-        for i, stage in enumerate(net.stages)
-        for module in stage.modules()
-    ]
+    first_used = {module: i for i, stage in reversed(list(enumerate(net.stages))) for module in stage.modules()}
+    hooks = [module.register_forward_pre_hook(lambda *_, i=i: started.append(i)) for module, i in first_used.items()]
     try:
         with torch.no_grad():
             whole = net(x)

@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import anytime
-from anytime.weights import adaloss, scheme
+from anytime.weights import FAMO, FirstOrderAdaLoss, adaloss, scheme
 
 loss = st.floats(0, 1e6, allow_subnormal=False) | st.just(0.0)
 sequences = st.integers(1, 12).flatmap(
     lambda exits: st.lists(st.lists(loss, min_size=exits, max_size=exits), min_size=1, max_size=8)
 )
-schemes = ["const", "linear", "half-end", "opt-2", "adaloss", "geometric-mean", "log-barrier"]
+schemes = ["const", "linear", "half-end", "opt-2", "adaloss", "geometric-mean", "log-barrier", "famo"]
 
 
 def reference(sequence, momentum, gamma, extra, every):
@@ -272,3 +272,93 @@ def test_every_scheme(name):
 def test_a_wrong_scheme_is_told_what_would_work(name, says):
     with pytest.raises(ValueError, match=says):
         anytime.create_scheme(name, exits=4)
+
+
+few = st.integers(1, 4).flatmap(
+    lambda exits: st.lists(st.lists(loss, min_size=exits, max_size=exits), min_size=1, max_size=3)
+)
+
+
+@settings(max_examples=1000)
+@given(few, st.floats(1e-3, 1e3))
+def test_famo_with_equal_shares_is_adaloss_without_averages(sequence, scale):
+    sequence = torch.tensor(sequence) + 1e-3
+    famo, adaloss = FAMO(sequence.shape[1], lr=0), anytime.AdaLoss(sequence.shape[1], momentum=0, gamma=0)
+    for losses in sequence:
+        famo(scale * losses)
+        adaloss(losses)
+        assert torch.allclose(famo.weights, adaloss.weights, atol=1e-5)
+
+
+@settings(max_examples=1000)
+@given(few, st.floats(1e-3, 1e3), st.floats(0, 1))
+def test_famo_follows_its_definition(sequence, scale, lr):
+    sequence = torch.tensor(sequence, dtype=torch.float64) + 1e-3
+    famo, scores = FAMO(sequence.shape[1], lr, decay=0.1).double(), torch.zeros(sequence.shape[1], dtype=torch.float64)
+    for call, losses in enumerate(sequence):
+        famo(scale * losses)
+        if call:
+            share = scores.softmax(0)
+            fell = (sequence[call - 1] / losses).log()
+            scores = (1 - 0.1 * lr) * scores - lr * (share.diag() - share.outer(share)) @ fell
+        expected = scores.softmax(0) / losses
+        assert torch.allclose(famo.weights.double(), expected / expected.max(), atol=1e-3)
+
+
+class Probe(torch.nn.Module):
+    """A head: what it says is a factor of its features."""
+
+    def __init__(self, factor):
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x):
+        return self.factor * x.sum()
+
+
+numbers = st.floats(-1e3, 1e3, allow_subnormal=False)
+factors = st.floats(1e-2, 1e2)
+
+
+@settings(max_examples=1000)
+@given(st.lists(st.tuples(factors, factors, numbers), min_size=1, max_size=3))
+def test_first_order_does_not_see_offsets_and_undoes_scales(exits):
+    gradients = []
+    for scaled in (False, True):
+        heads = [Probe(factor) for factor, _, _ in exits]
+        net = anytime.AnytimeNetwork([torch.nn.Identity() for _ in exits], heads)
+        balance = FirstOrderAdaLoss(len(exits), gamma=0.0).watch(net)
+        x = torch.ones(3, dtype=torch.float64, requires_grad=True)
+        losses = net(x)
+        if scaled:  # each loss by its own factor and offset: the balance between the exits is the same
+            losses = [scale * loss + offset for loss, (_, scale, offset) in zip(losses, exits, strict=True)]
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # negative losses are welcome
+            balance(losses)
+        scales = torch.tensor([scale if scaled else 1.0 for _, scale, _ in exits])
+        effective = balance.weights * scales * torch.tensor([factor for factor, _, _ in exits])
+        gradients.append(effective / effective.max())
+    assert torch.allclose(*gradients, atol=1e-4)
+    assert torch.allclose(gradients[0], torch.ones(len(exits)), atol=1e-4), "all exits pull equally"
+
+
+def test_first_order_sees_each_head_alone():
+    net = anytime.create_model("resann-1-8")
+    balance = FirstOrderAdaLoss(3, gamma=0.0).watch(net)
+    x, labels = torch.randn(4, 3, 32, 32), torch.randint(10, (4,))
+    torch.manual_seed(0)
+    balance([torch.nn.functional.cross_entropy(logits, labels) for logits in net(x)]).backward()
+    states, norms = [], []
+    walk = net.walk(x)
+    for head, _ in zip(net.heads, walk, strict=True):
+        states.append(walk.gi_frame.f_locals["state"].detach().requires_grad_())
+        loss = torch.nn.functional.cross_entropy(head(states[-1]), labels)
+        norms.append(torch.autograd.grad(loss, states[-1])[0].norm())
+    expected = min(norms) / torch.stack(norms)
+    assert torch.allclose(balance.weights, expected, rtol=1e-3)
+    balance.eval()
+    before = balance.weights.clone()
+    balance([logits.sum() for logits in net(x)])
+    assert torch.equal(balance.weights, before)
+    with pytest.raises(anytime.AnytimeError, match="made for 2 exits, the network has 3"):
+        FirstOrderAdaLoss(2).watch(net)

@@ -1,6 +1,7 @@
 """Anytime neural networks: a valid prediction early, a better one the longer they run."""
 
 from anytime import export as export
+from anytime.combination.network import combine
 from anytime.conversion.convert import convert
 from anytime.conversion.network import ConvertedNetwork
 from anytime.cost import Costs, costs
@@ -51,6 +52,7 @@ __all__ = [
     "UnfinishedError",
     "astart",
     "calibrate",
+    "combine",
     "convert",
     "costs",
     "create_model",

@@ -13,11 +13,14 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
+from anytime.combination.network import NAME as COMBINED
+from anytime.combination.network import combine
 from anytime.ensemble.eann import EANN
 from anytime.ensemble.eann import NAME as ENSEMBLE
 from anytime.errors import AnytimeError
 from anytime.files import json_text, locked, pack, read_json, read_tensors, write_together
 from anytime.inference.batch_times import FILE as BATCH_TIMES
+from anytime.inference.conformal import FILE as SETS
 from anytime.inference.latency import FILE as PROFILES
 from anytime.inference.latency import read_profiles, remember
 from anytime.inference.policy import FILE as POLICY
@@ -38,7 +41,7 @@ def save(net: AnytimeNetwork, folder: str | Path, **about: Any) -> Path:
         net: the network. One that ``create_model`` built can be loaded by the folder alone; any other by
             ``load(folder, net=...)`` with a network built in the same way.
         folder: created if it does not exist. Files of an earlier ``save`` are replaced once the new ones are complete;
-            latency profiles and an early-exit policy of the earlier model are removed.
+            latency profiles, an early-exit policy and conformal sets of the earlier model are removed.
         about: anything else that users of the model need and JSON can hold.
 
     Examples:
@@ -63,7 +66,7 @@ def save(net: AnytimeNetwork, folder: str | Path, **about: Any) -> Path:
             WEIGHTS: lambda path: save_file(tensors, path, metadata),
             CONFIG: lambda path: path.write_text(text, encoding="utf-8"),
         },
-        remove=(PROFILES, BATCH_TIMES, POLICY),
+        remove=(PROFILES, BATCH_TIMES, POLICY, SETS),
     )
     return folder
 
@@ -179,6 +182,8 @@ def _build(folder: Path, config: dict[str, Any] | None, parameters: int) -> Anyt
 
 
 def _create(config: dict[str, Any]) -> AnytimeNetwork:
+    if config["model"] == COMBINED:
+        return combine(_create(config["network"]), config["rule"], **config["options"]).to("meta")
     with torch.device("meta"):  # no memory and no random numbers for weights that are read anyway
         return create_model(config["model"], **{key: value for key, value in config.items() if key != "model"})
 

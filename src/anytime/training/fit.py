@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from anytime import distributed
 from anytime.batches import check_batches
 from anytime.data.dataset import Data
-from anytime.errors import check_number
+from anytime.errors import AnytimeError, check_number
 from anytime.evaluation import Curve, check_arguments
 from anytime.losses import Function, cross_entropy, tasks_of
 from anytime.network import AnytimeNetwork
@@ -20,7 +20,7 @@ from anytime.training.checkpoint import has_checkpoint, load_checkpoint
 from anytime.training.loop import Training
 from anytime.training.recipe import Recipe, recipe_with
 from anytime.training.run_folder import RunFolder
-from anytime.weights import TaskWeights, create_scheme
+from anytime.weights import FirstOrderAdaLoss, TaskWeights, create_scheme
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def fit(
             tensor on the network's device (to read it is to wait for the device).
         on_epoch: called after every epoch with its line of the log, a dict; see :class:`FitResult`.
         about: more to write to the run folder's ``run.json``.
-        changes: single options of the recipe, e.g. ``epochs=10, lr=0.05``.
+        changes: single options of the recipe, e.g. ``epochs=10, lr=0.05, equilibrium=True``.
 
     Examples:
         >>> import anytime
@@ -123,6 +123,10 @@ def fit(
         scheme = create_scheme(scheme, net.exits) if tasks == 1 else TaskWeights(net.exits, tasks, scheme)
     if isinstance(scheme, nn.Module):
         scheme.to(device).train()  # in eval mode an adaptive scheme would not adapt
+    if isinstance(scheme, FirstOrderAdaLoss):
+        if compiled:
+            raise AnytimeError("the scheme first-order looks into the network, which compiled=True does not allow")
+        scheme.watch(net)
     images = isinstance(data, Data)
     training = Training(
         net,

@@ -4,6 +4,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +24,7 @@ from anytime.progress import Progress, progress
 from anytime.training.averaging import WeightAverage
 from anytime.training.checkpoint import has_checkpoint
 from anytime.training.epochs import Epochs, ImageEpochs, LoaderEpochs, Step
+from anytime.training.equilibrium import equilibrium
 from anytime.training.guard import Guard
 from anytime.training.interrupt import stop_requested
 from anytime.training.objective import Objective
@@ -54,8 +56,8 @@ class Training:
         self.device = next(self.net.parameters()).device
         self.check()
         self.source = self.epochs()
-        smoothing = self.recipe.label_smoothing
-        self.objective = Objective(self.net.exits, self.scheme, self.loss, self.metric, smoothing, self.device)
+        options = (self.recipe.label_smoothing, self.device, self.recipe.distill)
+        self.objective = Objective(self.net.exits, self.scheme, self.loss, self.metric, *options)
         self.only = self.objective.only
         self.exits = list(range(self.net.exits)) if self.only is None else self.only
         if isinstance(self.data, Data):
@@ -114,7 +116,8 @@ class Training:
         title = (self.net.config or {}).get("model") or type(self.net).__name__
         title = f"{title} {getattr(self.scheme, '_get_name', lambda: 'training')()}"
         saved = time.monotonic()
-        with stop_requested() as requested, self.progress(title, done, show) as bar:
+        balance = equilibrium(self.net, self.exits) if self.recipe.equilibrium else nullcontext()
+        with stop_requested() as requested, balance, self.progress(title, done, show) as bar:
             self.stopping = requested.is_set
             while not self.state.finished:
                 for losses, count in self.epoch_steps():

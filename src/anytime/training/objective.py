@@ -11,6 +11,7 @@ from torch import Tensor
 from anytime.errors import AnytimeError
 from anytime.losses import Function, MultiTask, by_exit, stacked, tasks_of
 from anytime.metrics import metric_for
+from anytime.training.distillation import distilled
 
 
 class Outcome(NamedTuple):
@@ -33,6 +34,7 @@ class Objective:
         metric: of an exit, per sample; None: the one that belongs to the loss.
         label_smoothing: for losses that take it.
         device: where the losses are.
+        distill: the share of self-distillation in the losses.
     """
 
     def __init__(
@@ -43,12 +45,16 @@ class Objective:
         metric: Function | None = None,
         label_smoothing: float = 0.0,
         device: torch.device | None = None,
+        distill: float = 0.0,
     ) -> None:
         self.exits, self.scheme, self.loss, self.metric = exits, scheme, loss, metric or metric_for(loss)
         self.tasks = tasks_of(loss)
         self.training_loss = smoothed(loss, label_smoothing) if label_smoothing else loss
         self.only: list[int] | None = getattr(scheme, "only", None)
         self.where = None if self.only is None else torch.tensor(self.only, device=device)
+        self.distill = distill
+        if distill and (self.tasks > 1 or self.only is not None):
+            raise AnytimeError(f"distill={distill}: only for one task, with all exits trained")
 
     def __call__(self, outputs: Sequence[Any], targets: Any, share: float = 1.0) -> Outcome:
         """Compute everything from the outputs of the exits that are trained.
@@ -67,9 +73,14 @@ class Objective:
         return Outcome(objective, losses.detach().mean(1), errors)
 
     def losses(self, outputs: Sequence[Any], targets: Any) -> Tensor:
-        """The vector of losses: exits × tasks, means over the samples. What else is to be minimized is added here."""
+        """The vector of losses: exits × tasks, means over the samples, with what else is to be minimized."""
         each = by_exit(self.training_loss, outputs, targets)
-        return each.mean(1).view(len(each), self.tasks)
+        losses = each.mean(1).view(len(each), self.tasks)
+        if not self.distill:
+            return losses
+        if not isinstance(outputs, Tensor):
+            raise AnytimeError(f"distill={self.distill}: only for exits with the same logits, samples × classes")
+        return distilled(outputs, losses.squeeze(1), self.distill).unsqueeze(1)
 
     def weigh(self, losses: Tensor, share: float = 1.0) -> Tensor:
         """The scheme's objective of these losses."""

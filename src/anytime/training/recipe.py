@@ -39,6 +39,10 @@ class Recipe:
         ema: decay of an exponential moving average of the weights, e.g. 0.999; the averages are what is validated,
             tested and left in the network at the end; 0 for none.
         label_smoothing: share of the target probability that is spread over all classes, for cross-entropy in training.
+        equilibrium: whether each stage receives the mean, not the sum, of the gradients of the exits above it
+            (``anytime.training.equilibrium``).
+        distill: share of self-distillation in the losses, from 0 to 1: the early exits also learn from the last one
+            (``anytime.training.distillation``).
     """
 
     epochs: int = 300
@@ -56,6 +60,8 @@ class Recipe:
     clip: float = 0.0
     ema: float = 0.0
     label_smoothing: float = 0.0
+    equilibrium: bool = False
+    distill: float = 0.0
 
     def __post_init__(self) -> None:
         for name, least in {"epochs": 1, "batch_size": 1, "pad": 0}.items():
@@ -64,6 +70,7 @@ class Recipe:
             check_number(name, getattr(self, name))
         for name in ("ema", "label_smoothing"):
             check_number(name, getattr(self, name), below=1)
+        check_number("distill", self.distill, most=1)
         for drop in self.drops:
             check_number("drops", drop)
         check_number("warmup", self.warmup, below=1)
@@ -90,7 +97,8 @@ class Recipe:
 
     def facts(self) -> dict[str, Any]:
         """What a run with this recipe is; options that were added later are left out unless they are used."""
-        later = {name for name in ("clip", "ema", "label_smoothing") if not getattr(self, name)}
+        added = ("clip", "ema", "label_smoothing", "equilibrium", "distill")
+        later = {name for name in added if not getattr(self, name)}
         return {name: value for name, value in asdict(self).items() if name not in later} | {"drops": list(self.drops)}
 
     @property

@@ -8,6 +8,8 @@ a loss vector to a scalar can be used in its place.
 
 from anytime.weights.adaloss import AdaLoss
 from anytime.weights.create import create_scheme
+from anytime.weights.famo import FAMO
+from anytime.weights.first_order import FirstOrderAdaLoss
 from anytime.weights.fixed import Const, HalfEnd, LinearWeights, OnlyExit
 from anytime.weights.geometric_mean import GeometricMean
 from anytime.weights.log_barrier import LogBarrier
@@ -15,9 +17,11 @@ from anytime.weights.scheme import AdaptiveScheme, WeightScheme
 from anytime.weights.tasks import TaskWeights
 
 __all__ = [
+    "FAMO",
     "AdaLoss",
     "AdaptiveScheme",
     "Const",
+    "FirstOrderAdaLoss",
     "GeometricMean",
     "HalfEnd",
     "LinearWeights",

@@ -7,6 +7,8 @@ from typing import Any
 
 from anytime.errors import AnytimeError, check_integer
 from anytime.weights.adaloss import AdaLoss
+from anytime.weights.famo import FAMO
+from anytime.weights.first_order import FirstOrderAdaLoss
 from anytime.weights.fixed import Const, HalfEnd, LinearWeights, OnlyExit
 from anytime.weights.geometric_mean import GeometricMean
 from anytime.weights.log_barrier import LogBarrier
@@ -20,6 +22,8 @@ _SCHEMES = {
     "adaloss": AdaLoss,
     "geometric-mean": GeometricMean,
     "log-barrier": LogBarrier,
+    "first-order": FirstOrderAdaLoss,
+    "famo": FAMO,
 }
 
 
@@ -27,7 +31,8 @@ def create_scheme(name: str, exits: int) -> WeightScheme:
     """Create a weight scheme by name, as the command line takes it.
 
     Args:
-        name: ``const``, ``linear``, ``half-end``, ``adaloss``, ``geometric-mean``, ``log-barrier``, or ``opt-I`` for
+        name: ``const``, ``linear``, ``half-end``, ``adaloss``, ``geometric-mean``, ``log-barrier``,
+            ``first-order`` (``FirstOrderAdaLoss``; ``fit`` makes it watch the network), ``famo``, or ``opt-I`` for
             all weight on the I-th exit as tables number them (1 is the shallowest; ``opt`` is the last). Options
             may follow: ``adaloss:gamma=0.1,final_extra=1``.
         exits: Number of exits.

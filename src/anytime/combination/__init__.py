@@ -1,0 +1,1 @@
+"""Combinations: every exit answers with what all exits so far say together."""

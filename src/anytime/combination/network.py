@@ -1,0 +1,162 @@
+"""CombinedNetwork: a network whose exits answer together; ``combine`` makes one."""
+
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import Any
+
+from torch import Tensor, nn
+
+from anytime.combination.boosting import Boosting
+from anytime.combination.caching import Caching
+from anytime.combination.ensemble import Ensemble
+from anytime.combination.product import Product
+from anytime.combination.rule import Rule
+from anytime.errors import AnytimeError
+from anytime.evaluation import collect
+from anytime.network import AnytimeNetwork, ReachedExit, Step
+from anytime.preprocessing import Preprocessing
+
+RULES: dict[str, type[Rule]] = {rule.name: rule for rule in (Ensemble, Product, Caching, Boosting)}
+NAME = "combined"
+"""The name of such a network in ``config.json``."""
+
+
+def combine(
+    net: AnytimeNetwork, rule: str = "ensemble", validation: Iterable[tuple[Any, Tensor]] | None = None, **options: Any
+) -> "CombinedNetwork":
+    """A network whose exits answer with what all exits so far say together.
+
+    - ``ensemble``: a weighted mean of their log-probabilities, usually better than each of them.
+    - ``product``: what no exit has ruled out; the probability of the truth rarely falls from exit to exit.
+    - ``caching``: for each sample the surest answer so far.
+    - ``boosting``: each exit corrects those before it; combine before training.
+
+    It is an anytime network as any other: ``predict``, ``start``, ``calibrate``, ``evaluate``, ``save`` and ``load``
+    take it, and count the heads that run on the way as part of its stages.
+
+    Args:
+        net: the network; it is shared, not copied.
+        rule: one of the above.
+        validation: held-out batches of inputs and labels, to fit the weights of ``ensemble`` with.
+        options: of the rule, e.g. ``share=0.5`` of ``boosting``.
+
+    Examples:
+        >>> import anytime
+        >>> data = anytime.load_data("digits")
+        >>> net = anytime.create_model("resann-1-8", in_channels=1)
+        >>> together = anytime.combine(net, "ensemble", data.batches(data.validation)).eval()
+        >>> anytime.predict(together, data.normalize(data.test.pixels[:2]), exits=2).logits.shape
+        torch.Size([2, 10])
+    """
+    if not isinstance(net, AnytimeNetwork):
+        raise AnytimeError(f"combine expects an AnytimeNetwork, not a {type(net).__name__}: see anytime.convert")
+    if rule not in RULES:
+        raise AnytimeError(f"rule={rule!r} must be one of {', '.join(RULES)}")
+    try:
+        made = RULES[rule](net.exits, **options)  # type: ignore[call-arg]
+    except TypeError as error:
+        raise AnytimeError(f"combine(net, {rule!r}): {error}") from None
+    if validation is not None:
+        if not isinstance(made, Ensemble):
+            raise AnytimeError(f"rule={rule!r} has nothing to fit: leave validation out")
+        made.fit(collect(net, validation))
+    return CombinedNetwork(net, made)
+
+
+class CombinedNetwork(AnytimeNetwork):
+    """A network whose exits answer together; ``combine`` makes it.
+
+    A stage of it is a stage of the network with its head and the rule. The state between stages is what the network's
+    own stages pass on, the answer, and what the rule remembers of the exits so far.
+
+    Attributes:
+        net: the network that is combined.
+        rule: how.
+    """
+
+    def __init__(self, net: AnytimeNetwork, rule: Rule) -> None:
+        nn.Module.__init__(self)
+        units = net.units
+        if any(head is None for _, head in units):
+            raise AnytimeError(
+                "this network has stages without an exit: combine the members of an ensemble, "
+                "anytime.EANN([anytime.combine(net) for net in eann.members])"
+            )
+        self.net, self.rule = net, rule.to(next((p.device for p in net.parameters()), "cpu"))
+        self.image_size = net.image_size
+        if net.config and net.config.get("model"):
+            inner = {key: value for key, value in net.config.items() if key != "about"}
+            self.config = {"model": NAME, "rule": rule.name, "options": rule.options(), "network": inner}
+        # In a tuple, so that they are not submodules a second time.
+        self._units = tuple((CombinedStage(i, *unit, rule), _Answer()) for i, unit in enumerate(units))  # type: ignore[arg-type]
+
+    @property
+    def exits(self) -> int:
+        """Number of exits."""
+        return len(self._units)
+
+    @property
+    def units(self) -> list[tuple[nn.Module, nn.Module | None]]:
+        """The stages, each with the head that gives its answer."""
+        return list(self._units)
+
+    @property
+    def stages(self) -> list[nn.Module]:  # type: ignore[override]
+        """The stages of the network, with their heads and the rule."""
+        return [stage for stage, _ in self._units]
+
+    @property
+    def heads(self) -> list[nn.Module]:  # type: ignore[override]
+        """What takes the answer from the state."""
+        return [answer for _, answer in self._units]
+
+    @property
+    def preprocessing(self) -> Preprocessing | None:  # type: ignore[override]
+        """That of the network."""
+        return self.net.preprocessing
+
+    @preprocessing.setter
+    def preprocessing(self, preprocessing: Preprocessing | None) -> None:  # type: ignore[override]
+        self.net.preprocessing = preprocessing
+
+    @property
+    def paused_because(self) -> str | None:
+        """Why the network cannot drop samples from its batch, if it cannot; see ``ConvertedNetwork``."""
+        return getattr(self.net, "paused_because", None)
+
+    def layout(self) -> dict[str, Any]:
+        """That of the network, and the rule."""
+        return {"rule": self.rule.name, "network": self.net.layout()}
+
+    def _steps(self, x: Any, wanted: frozenset[int]) -> Iterator[Step]:
+        # By the network's own steps: in training mode a converted network runs its own code, not its stages.
+        memory = None
+        for step in self.net.steps(x, range(max(wanted, default=-1) + 1)):
+            answer, memory = self.rule(step.exit, step.logits, memory)
+            if step.exit in wanted:
+                yield Step(step.exit, answer)
+
+
+class CombinedStage(nn.Module):
+    """A stage of a network, its head, and the rule: from a state to the next one, with the answer in it."""
+
+    def __init__(self, exit: int, stage: nn.Module, head: nn.Module, rule: Rule) -> None:
+        super().__init__()
+        self.exit, self.stage, self.head, self.rule = exit, stage, head, rule
+
+    def forward(self, state: Any) -> tuple[Any, Tensor, Any]:
+        """The network's own state, the answer of this exit, what the rule remembers."""
+        inner, _, memory = (state, None, None) if self.exit == 0 else state
+        inner = self.stage(inner)
+        answer, memory = self.rule(self.exit, ReachedExit(self.head, inner)(), memory)
+        return inner, answer, memory
+
+    def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
+        """Those of the stage and of the head; stages of converted networks have theirs elsewhere."""
+        return chain(self.stage.parameters(recurse), self.head.parameters(recurse))
+
+
+class _Answer(nn.Module):
+    def forward(self, state: tuple[Any, Tensor, Any]) -> Tensor:
+        """The answer in a state."""
+        return state[1]

@@ -1,0 +1,50 @@
+"""Self-distillation: the early exits learn from the last one."""
+
+import torch
+from torch import Tensor
+
+from anytime.errors import check_number
+
+RAISE = 1.05
+MOST = 100
+"""The temperature is raised at most so many times."""
+
+
+def distilled(logits: Tensor, losses: Tensor, share: float) -> Tensor:
+    """The losses of the exits, mixed with how far the early ones are from the last (Phuong & Lampert, ICCV 2019).
+
+    With p_i^T = softmax(logits_i / T), and the teacher p_L^T as a constant through which no gradient flows,
+
+        (1 − c) ℓ_i + c T² KL(p_L^T ‖ p_i^T)    for i < L ,        (1 − c) ℓ_L    for the last exit.
+
+    A teacher that is sure of everything tells no more than the labels do. So T starts at 1 and is raised by 5 % while
+    the teacher's largest probability is on average over the batch nearer to 1 than to a guess among all classes. It is
+    found anew for every batch: a training that is resumed needs no state of it.
+
+    Args:
+        logits: exits × samples × classes.
+        losses: of the exits, shallow to deep.
+        share: c, from 0 (losses alone) to 1.
+
+    Examples:
+        >>> logits = torch.tensor([[[2.0, 0.0]], [[0.0, 1.0]], [[0.0, 1.0]]])   # 3 exits, one sample, two classes
+        >>> distilled(logits, torch.tensor([3.0, 2.0, 2.0]), share=0.5)[1:]     # exit 2 says what the teacher says
+        tensor([1., 1.])
+    """
+    check_number("distill", share, most=1)
+    temperature = teacher_temperature(logits[-1].detach())
+    teacher = (logits[-1].detach() / temperature).log_softmax(-1)
+    students = (logits[:-1] / temperature).log_softmax(-1)
+    apart = (teacher.exp() * (teacher - students)).sum(-1).mean(-1) * temperature**2
+    return (1 - share) * losses + share * torch.cat([apart, apart.new_zeros(1)])
+
+
+def teacher_temperature(logits: Tensor) -> Tensor:
+    """The least power of 1.05 at which the teacher is not too sure, by bisection; all of it stays on the device."""
+    enough = (1 + 1 / logits.shape[-1]) / 2
+    low, high = (torch.full((), float(power), device=logits.device) for power in (-1, MOST))
+    for _ in range(MOST.bit_length()):
+        middle = ((low + high) / 2).floor()
+        unsure = (logits / RAISE**middle).softmax(-1).amax(-1).mean() <= enough
+        low, high = torch.where(unsure, low, middle), torch.where(unsure, middle, high)
+    return RAISE ** high.clamp(min=0)

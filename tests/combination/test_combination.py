@@ -1,0 +1,161 @@
+"""Exits that answer together: a combined network is a network like any other."""
+
+import laws
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from made_up import outputs
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+import anytime
+from anytime.combination.ensemble import Ensemble
+from anytime.combination.network import RULES
+from anytime.combination.product import Product, share_getting_worse
+from anytime.evaluation import collect
+
+
+def resann():
+    torch.manual_seed(0)
+    net = anytime.create_model("resann-2-8").eval()
+    for module in net.modules():  # as if it had been trained, so that samples differ
+        if isinstance(module, nn.BatchNorm2d):
+            nn.init.normal_(module.running_mean)
+    return net
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_laws_of_every_network(rule, tmp_path):
+    net, x = anytime.combine(resann(), rule), torch.randn(6, 3, 32, 32)
+    laws.prefix_law(net, x)
+    laws.narrowing_law(net, x)
+    laws.joining_law(net, x)
+    laws.save_law(net, x)
+    laws.cost_law(net, x[:1])
+    whole = net(x)
+    with torch.inference_mode():
+        for exit, reached in enumerate(net.walk(x)):
+            assert torch.equal(reached(), whole[exit])
+    for exit in range(net.exits):
+        assert torch.equal(anytime.predict(net, x, exits=exit + 1).logits, whole[exit])
+    with anytime.start(net, x) as background:
+        assert torch.equal(background.result().logits, whole[-1])
+    policy = anytime.calibrate(net, [(x, torch.arange(6))], budget=0.7, unit="fraction")
+    answers = policy.predict(net, x)
+    assert torch.equal(answers.exits, policy.choose_exits(torch.stack(whole)))
+    eann = anytime.EANN([anytime.combine(anytime.create_model("resann-1-8"), rule), net]).eval()
+    again = anytime.load(anytime.save(eann, tmp_path))
+    assert all(torch.equal(a, b) for a, b in zip(eann(x), again(x), strict=True))
+
+
+def test_the_heads_on_the_way_are_part_of_the_cost():
+    net, x = resann(), torch.zeros(1, 3, 32, 32)
+    alone, together = anytime.costs(net, x), anytime.costs(anytime.combine(net), x)
+    assert together.macs == together.alone == alone.macs
+    assert alone.alone < alone.macs
+
+
+def test_a_converted_network_is_combined_in_training_and_in_eval_mode():
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3))
+    x = torch.randn(5, 4)
+    net = anytime.convert(model, x, exits=["1", "3"])
+    together = anytime.combine(net, "boosting")
+    for mode in (True, False):
+        together.train(mode)
+        own = net(x)
+        expected = [own[0]]
+        for logits in own[1:]:
+            expected.append(logits + 0.5 * expected[-1])
+        for answer, wanted in zip(together(x), expected, strict=True):
+            torch.testing.assert_close(answer, wanted)
+    laws.narrowing_law(together.eval(), x)
+
+
+@given(st.integers(0, 10**6), st.floats(0, 1))
+def test_boosted_answers_are_sums_and_train_their_own_exit_alone(seed, share):
+    draw = torch.Generator().manual_seed(seed)
+    own = [torch.randn(3, 4, generator=draw, requires_grad=True) for _ in range(4)]
+    rule, memory, answers = RULES["boosting"](4, share=share), None, []
+    for exit, logits in enumerate(own):
+        answer, memory = rule(exit, logits, memory)
+        answers.append(answer)
+    for n, answer in enumerate(answers):
+        expected = sum(share ** (n - i) * logits for i, logits in enumerate(own[: n + 1]))
+        torch.testing.assert_close(answer, expected)
+        gradients = torch.autograd.grad(answer.square().sum(), own, allow_unused=True, retain_graph=True)
+        assert [g is not None for g in gradients] == [i == n for i in range(4)]
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 1000))
+def test_fitted_weights_are_the_best(seed):
+    known = outputs(seed)
+    rule, memory = Ensemble(5), None
+    rule.fit(known)
+    draw = torch.Generator().manual_seed(seed)
+    for exit, logits in enumerate(known.logits):
+        answer, memory = rule(exit, logits, memory)
+        best = cross_entropy(answer, known.labels)
+        assert best <= cross_entropy(logits, known.labels) + 1e-3
+        logp = torch.stack(memory)
+        for _ in range(5):
+            other = rule.weights[exit, : exit + 1] + 0.2 * torch.randn(exit + 1, generator=draw)
+            assert best <= cross_entropy((other[:, None, None] * logp).sum(0), known.labels) + 1e-3
+
+
+def test_weights_that_are_fitted_are_saved(tmp_path):
+    net, x = resann(), torch.randn(40, 3, 32, 32)
+    together = anytime.combine(net, "ensemble", [(x, torch.randint(10, (40,)))]).eval()
+    assert not torch.equal(together.rule.weights, Ensemble(6).weights)
+    again = anytime.load(anytime.save(together, tmp_path))
+    assert torch.equal(again.rule.weights, together.rule.weights)
+
+
+@given(st.integers(0, 10**6), st.sampled_from([1e-6, 1e-2]))
+def test_a_product_follows_its_definition(seed, floor):
+    logits = 3 * torch.randn(6, 20, 5, generator=torch.Generator().manual_seed(seed))
+    rule, memory = Product(6, floor), None
+    powers = torch.arange(1, 7, dtype=torch.float64)[:, None, None] / 6
+    products = logits.double().clamp(min=floor).pow(powers).cumprod(0)
+    for exit, each in enumerate(logits):
+        answer, memory = rule(exit, each, memory)
+        expected = products[exit] / products[exit].sum(-1, keepdim=True)
+        torch.testing.assert_close(answer.softmax(-1), expected.float(), atol=1e-5, rtol=1e-4)
+
+
+def test_products_and_caches_get_worse_less_often():
+    known = outputs(3, samples=2000)
+    shares = {}
+    for name in ("product", "caching"):
+        rule, memory, answers = RULES[name](5), None, []
+        for exit, logits in enumerate(known.logits):
+            answer, memory = rule(exit, logits, memory)
+            answers.append(answer)
+        shares[name] = share_getting_worse(torch.stack(answers), known.labels)
+        assert (torch.stack(answers)[-1].argmax(-1) == known.labels).float().mean() > 0.6
+    assert max(shares.values()) < share_getting_worse(known.logits, known.labels)
+
+
+def test_what_makes_no_sense_is_refused():
+    net = resann()
+    batches = [(torch.randn(4, 3, 32, 32), torch.zeros(4).long())]
+    for call, message in [
+        (lambda: anytime.combine(nn.Linear(2, 2)), "not a Linear"),
+        (lambda: anytime.combine(net, "hope"), "ensemble, product, caching, boosting"),
+        (lambda: anytime.combine(net, "caching", share=1), "combine\\(net, 'caching'\\)"),
+        (lambda: anytime.combine(net, "product", batches), "nothing to fit"),
+        (lambda: anytime.combine(net, "product", floor=0), "floor=0 must be"),
+    ]:
+        with pytest.raises(anytime.AnytimeError, match=message):
+            call()
+    eann = anytime.EANN([anytime.create_model("resann-1-8"), net])
+    eann.offered = [(0, 2), (1, 5)]
+    with pytest.raises(anytime.AnytimeError, match="combine the members"):
+        anytime.combine(eann)
+
+
+def test_collected_outputs_are_those_of_the_combination():
+    net, x = resann(), torch.randn(4, 3, 32, 32)
+    together = anytime.combine(net, "caching")
+    assert torch.equal(collect(together, [(x, torch.zeros(4).long())]).logits, torch.stack(together(x)).detach())
