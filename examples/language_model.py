@@ -1,4 +1,4 @@
-"""A small GPT-2, from a config, that predicts the next character of English text, with exits after its first two blocks.
+"""A small GPT-2, from a config, that predicts the next character of English text, with exits after its first blocks.
 
 pip install -e ".[examples]"
 python examples/language_model.py                # about two minutes on one core
