@@ -177,6 +177,13 @@ FIGURES: dict[str, Figure] = {
     "stop_p99": fact("start_stop", "stop_p99_ms", "{:.1f}"),
     "stop_stage_p50": fact("start_stop", "stage_p50_ms", "{:.1f}"),
     "stop_stage_p99": fact("start_stop", "stage_p99_ms", "{:.1f}"),
+    "serving_optimum": lambda: percent(results("serving_optimum")["verdicts"]["serving_optimum"]["ratio"]),
+    **{
+        f"serving_optimum_{kind}": lambda kind=kind: percent(
+            results("serving_optimum")["facts"][f"optimum_{kind}_mean"]
+        )
+        for kind in ("once", "same", "mixed")
+    },
     "budgets_half": left_early(0.5),
     "budgets_more": left_early(0.75),
     "budgets_alike": lambda: percent(results("budgets")["fractions"]["0.5"]["error"]),

@@ -34,8 +34,8 @@ def start_engine(folder: Path, backend: str = "eager", **options: Any) -> Engine
         options: of the engine.
     """
     check_backend(folder, backend)
-    if backend == "eager" and folder != FOLDER:
-        return Engine(folder, **options)  # which notes the times of the stages there
+    if folder != FOLDER:
+        return Engine(folder, backend=backend, **options)  # which notes the times of the stages there
     net = load_backend(folder, backend).float().eval()
     policy = Policy.load(folder) if (folder / POLICY).is_file() else None
     return Engine(net, policy=policy, accuracy=saved_accuracy(folder, net.exits), **options)

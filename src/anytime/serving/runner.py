@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from anytime.inference.batch_times import BatchTimes, sample_form
+from anytime.inference.inputs import device_of
 from anytime.inference.policy import Judge, Policy
 from anytime.network import clone_tensors, tensors_of
 from anytime.serving.scheduler import Decision, Scheduler, Task
@@ -151,7 +152,7 @@ class Runner:
                 states.append(clone_tensors(chosen[0].of.x) if len(parts) == 1 else chosen[0].of.x)
             else:
                 rows = batch.rows(chosen)
-                device = tensors_of(batch.state)[0].device
+                device = device_of(chosen[0].of.x)
                 states.append(batch.state if rows is None else self.net.take(batch.state, rows.to(device)))
             order += chosen
         return Batch(self.net.join(states), order)
