@@ -86,7 +86,7 @@ def send(engine: anytime.Engine, what: str, rate: float, seconds: float, xs: Any
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("what", choices=("kills", "cancels", "soak"))
     parser.add_argument("folder")
     parser.add_argument("--seconds", type=float, default=60.0)

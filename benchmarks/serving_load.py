@@ -160,7 +160,7 @@ def systems(folder: str, net: Any, best: int, options: dict[str, Any]) -> dict[s
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folder")
     parser.add_argument("--data", default="cifar10")
     parser.add_argument("--systems", default="engine,full,fixed,plain")
@@ -175,8 +175,8 @@ def main() -> None:
     sys.setswitchinterval(0.0005)
     net = anytime.load(options.folder)
     data = anytime.load_data(options.data, show=False)
-    images = net.preprocess(data.test.pixels[:2000])
-    labels = data.test.labels[:2000]
+    assert isinstance(data.test, anytime.Images)
+    images, labels = net.preprocess(data.test.pixels[:2000]), data.test.labels[:2000]
 
     os.sched_setaffinity(0, {0})
     full, best = best_throughput(net)
@@ -200,9 +200,9 @@ def main() -> None:
                         record = {"system": name, "load": load, "turn": turn, "made_for": made_for}
                         with Path(options.out).open("a") as file:
                             file.write(json.dumps(record | result._asdict()) + "\n")
-                    if result.lag_p99 <= 0.001:
+                    if result.lag_p99 <= 0.001 or attempt == 1:
+                        results.setdefault((name, load), []).append(result)
                         break
-                results.setdefault((name, load), []).append(result)
             if server is not None:
                 server.close()
     conclude(results)

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import logging
 import multiprocessing
 import os
 import queue
@@ -196,7 +197,7 @@ class RayServer:
         from ray import serve
 
         if not ray.is_initialized():
-            ray.init(num_cpus=4, include_dashboard=False, logging_level="error", log_to_driver=False)
+            ray.init(num_cpus=4, include_dashboard=False, logging_level=logging.ERROR, log_to_driver=False)
 
         @serve.deployment(max_ongoing_requests=10_000)
         class Full:

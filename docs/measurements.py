@@ -16,6 +16,8 @@ class Measurement(NamedTuple):
 NETWORK = [f"{SRC}/network.py", f"{SRC}/models"]
 INFERENCE = [*NETWORK, f"{SRC}/inference"]
 TRAINING = [*NETWORK, f"{SRC}/training", f"{SRC}/weights", f"{SRC}/data"]
+GUARANTEES = [f"{SRC}/inference/{name}.py" for name in ("risk", "temperature", "conformal")] + [f"{SRC}/combination"]
+NETWORKS = "runs/cifar10-25000-resann-5-16-patch2-adaloss-60-seed0 runs/svhn-2000-resann-5-8-patch2-adaloss-20-seed0"
 SCHEDULER = [f"{SRC}/serving/{name}.py" for name in ("scheduler", "tables", "slowdown")]
 TEAM = [*INFERENCE, f"{SRC}/ensemble"]
 CONVERTED = [*TRAINING, f"{SRC}/conversion"]
@@ -47,7 +49,11 @@ MEASUREMENTS = {
     "early_exit": benchmark("early_exit", INFERENCE, "runs/cifar10-resann-5-16"),  # docs/early-exit.md trains it
     "eann_parallel": benchmark("eann_parallel", TEAM, "30"),
     "eann_parallel_ray": benchmark("eann_parallel", TEAM, "30 --ray"),
+    "extras": benchmark("extras", TRAINING),
+    "guarantees": benchmark("guarantees", GUARANTEES, "--data data --splits 200 " + NETWORKS),
     "serving_optimum": benchmark("serving_optimum", SCHEDULER),
+    "serving_rush": benchmark("serving_rush", SCHEDULER, "runs/cifar10-resann-9-16"),
+    "serving_decision": benchmark("serving_decision", SCHEDULER),
     "budgets": Measurement("anytime evaluate runs/cifar10-resann-5-16 --budgets", INFERENCE),
     **{
         f"convert_{name}_{scheme}": Measurement(
