@@ -229,7 +229,7 @@ def distance(found: Tensor, expected: Tensor) -> float:
     if found.shape != expected.shape:
         return float("inf")
     apart = (found.double() - expected.cpu().double()).abs().max().item()
-    largest = max(expected.abs().max().item(), 1e-6)
+    largest = max(expected.abs().max().item(), 1e-30)
     return apart / largest if apart == apart else float("inf")
 
 
