@@ -28,8 +28,8 @@ SYSTEMS = {
 for name, (label, color, style, marker) in SYSTEMS.items():
     left.plot(loads, [100 * v for v in line(name)], style, color=color, marker=marker, markersize=4, label=label)
 left.set_ylabel("in time and right, % of all requests")
-left.set_ylim(0, 90)
-left.legend(frameon=False, fontsize=8, loc="upper right", ncols=2)
+left.set_ylim(0, 100)
+left.legend(frameon=False, fontsize=8, loc="upper right")
 right.plot(loads, line("exit"), color="#d1495b", marker="o", markersize=4, label="mean exit (of 27)")
 right.set_ylabel("mean exit that answers", color="#d1495b")
 right.set_ylim(0, 28)
