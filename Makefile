@@ -8,7 +8,7 @@ setup: .venv/installed  ## make .venv and install the library with its command
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(INSTALL) ".[cli,data,plot]"
+	$(INSTALL) ".[cli,data,plot,serve]"
 	touch $@
 
 .venv/developer-tools: .venv/installed

@@ -14,7 +14,7 @@ torch.set_num_threads(1)
 net = anytime.create_model("resann-3-16").eval()
 x = torch.randn(1, 3, 32, 32)
 profile = anytime.profile(net, x, repeats=200, warmup=50)
-deadline = 1e3 * (profile.alone[5] + 0.45 * profile.stages[6])
+deadline = 1e3 * (profile.alone[5] + 0.25 * profile.stages[6])
 
 figure, axes = plt.subplots(3, 1, figsize=(8, 4.6), sharex=True, layout="constrained")
 blue, red, gray = "#30638e", "#d1495b", "#b8b8b8"

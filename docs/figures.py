@@ -2,6 +2,7 @@
 
     python docs/figures.py                          # put them into README.md and docs/*.md
     python docs/figures.py measure exit_tax steps   # run these commands again, keep what they print, then do that
+    python docs/figures.py draw                     # draw the pictures that show records
     python docs/figures.py stale                    # records whose code has changed since
 
 A record is a JSON file in ``docs/records``: the command, when, where and at which commit it ran, a digest of the code
@@ -100,17 +101,17 @@ def percent(value: float, digits: int = 1) -> str:
 
 
 def gains() -> str:
-    """What a network reaches at parts of its cost, with all samples stopping alike and with easy ones leaving early."""
+    """What a network reaches at parts of its cost, with all samples stopping at the same exit and with easy ones leaving early."""
     found = results("budgets")
     full = found["macs"][-1]
     lines = [
-        "| of the network's cost | test error, all images stop alike | test error, easy images leave early |",
+        "| of the network's cost | test error, all images stop at the same exit | test error, easy images leave early |",
         "|---:|---:|---:|",
     ]
-    for fraction, alike in found["fractions"].items():
+    for fraction, same in found["fractions"].items():
         early = min(found["budgets"]["common"], key=lambda p: abs(p["budget"] / full - float(fraction)))
         lines.append(
-            f"| {float(fraction):.0%} | {percent(alike['error'])} % (exit {alike['exit']}, {alike['fraction_used']:.0%}) "
+            f"| {float(fraction):.0%} | {percent(same['error'])} % (exit {same['exit']}, {same['fraction_used']:.0%}) "
             f"| {percent(early['error'])} % ({early['cost'] / full:.0%} on average) |"
         )
     return "\n" + "\n".join(lines) + "\n"
@@ -176,6 +177,13 @@ FIGURES: dict[str, Figure] = {
     "stop_p99": fact("start_stop", "stop_p99_ms", "{:.1f}"),
     "stop_stage_p50": fact("start_stop", "stage_p50_ms", "{:.1f}"),
     "stop_stage_p99": fact("start_stop", "stage_p99_ms", "{:.1f}"),
+    "serving_optimum": lambda: percent(results("serving_optimum")["verdicts"]["serving_optimum"]["ratio"]),
+    **{
+        f"serving_optimum_{kind}": lambda kind=kind: percent(
+            results("serving_optimum")["facts"][f"optimum_{kind}_mean"]
+        )
+        for kind in ("once", "same", "mixed")
+    },
     "budgets_half": left_early(0.5),
     "budgets_more": left_early(0.75),
     "budgets_alike": lambda: percent(results("budgets")["fractions"]["0.5"]["error"]),
@@ -210,6 +218,21 @@ def fill(text: str, keep: bool = False) -> str:
             return match[0]
 
     return re.sub(r"<!--(\w+)-->.*?<!---->", figure, text, flags=re.S)
+
+
+def draw() -> None:
+    """Draw early-exit.png from the record of ``anytime evaluate --budgets``."""
+    from anytime.cost import Costs
+    from anytime.evaluation import Curve
+    from anytime.inference.calibration import Budgeted
+    from anytime.plotting import plot_budgets
+
+    found, command = results("budgets"), read("budgets")["command"]
+    curve = Curve(found["errors"], found["errors"], Costs(found["macs"], found["macs"]), found.get("images", 10_000))
+    points = [Budgeted(**{"shares": [], **point}) for point in found["budgets"]["common"]]
+    name = re.search(r"runs/(\w+)-(\S+)", command)
+    assert name, command
+    plot_budgets(curve, {"confidence": points}, DOCS / "early-exit.png", f"{name[2]} on {name[1]}")
 
 
 def digest(code: Sequence[str]) -> str:
@@ -263,7 +286,7 @@ def measure(name: str, data: str) -> None:
 def main() -> None:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("action", nargs="?", choices=["fill", "measure", "stale"], default="fill")
+    parser.add_argument("action", nargs="?", choices=["fill", "measure", "draw", "stale"], default="fill")
     parser.add_argument("names", nargs="*", help=f"with measure: {', '.join(MEASUREMENTS)}")
     parser.add_argument(
         "--data", default="cifar10", help="CIFAR-10: its name on the Hub, or a folder of its parquet files"
@@ -271,6 +294,9 @@ def main() -> None:
     asked = parser.parse_args()
     if asked.action == "stale":
         print("\n".join(stale()) or "none")
+        return
+    if asked.action == "draw":
+        draw()
         return
     if (asked.action == "measure") != bool(asked.names) or not set(asked.names) <= set(MEASUREMENTS):
         parser.error(f"measure which? {', '.join(MEASUREMENTS)}")

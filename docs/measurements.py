@@ -16,6 +16,7 @@ class Measurement(NamedTuple):
 NETWORK = [f"{SRC}/network.py", f"{SRC}/models"]
 INFERENCE = [*NETWORK, f"{SRC}/inference"]
 TRAINING = [*NETWORK, f"{SRC}/training", f"{SRC}/weights", f"{SRC}/data"]
+SCHEDULER = [f"{SRC}/serving/{name}.py" for name in ("scheduler", "tables", "slowdown")]
 TEAM = [*INFERENCE, f"{SRC}/ensemble"]
 CONVERTED = [*TRAINING, f"{SRC}/conversion"]
 CIFAR = "--data {data} --subset 15000"
@@ -46,6 +47,7 @@ MEASUREMENTS = {
     "early_exit": benchmark("early_exit", INFERENCE, "runs/cifar10-resann-5-16"),  # docs/early-exit.md trains it
     "eann_parallel": benchmark("eann_parallel", TEAM, "30"),
     "eann_parallel_ray": benchmark("eann_parallel", TEAM, "30 --ray"),
+    "serving_optimum": benchmark("serving_optimum", SCHEDULER),
     "budgets": Measurement("anytime evaluate runs/cifar10-resann-5-16 --budgets", INFERENCE),
     **{
         f"convert_{name}_{scheme}": Measurement(

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from anytime.plotting.style import colors_of, finish, pyplot, write
+from anytime.plotting.style import colors_of, finish, legend_below, pyplot, write
 from experiments.intervals import Interval
 
 
@@ -40,5 +40,5 @@ def plot_differences(
         axis.set_xlabel(x_name)
         finish(axis, panel, legend=False)
     axes[0][0].set_ylabel(y_name)
-    figure.legend(shown.values(), shown, loc="outside lower center", ncols=len(shown), frameon=False)
+    legend_below(figure, shown)
     return write(plt, figure, path)

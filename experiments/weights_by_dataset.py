@@ -25,17 +25,16 @@ def runs(preset: str) -> list[Run]:
 
 
 def show(preset: str, records: Records) -> Section:
-    """The weights against depth, and how far at the end they lie."""
+    """The weights against depth, and their mean place."""
     section = Section(TITLE, CLAIM, records.of(runs(preset)), len(runs(preset)))
     found = {data: records.of(run for run in runs(preset) if run.data == data) for data in FROM_EASY}
     found = {data: each for data, each in found.items() if each}
     if not found:
         return section
     section.text.append(
-        "A weight's place is its exit's number over the number of exits, and their mean place, each weighed by itself, "
-        "says how far at the end they lie: 53 % if 15 exits have equal weights, 100 % if the last exit has all. The "
-        "weights follow the training losses, so the table also has what part of the first exit's loss is left at the "
-        "last."
+        "The mean place of the weights is Σ B_i · i/L divided by Σ B_i, where i is an exit's number and L that of the "
+        "last: 53 % if 15 exits have equal weights, 100 % if the last exit has all of the weight. The weights follow "
+        "the training losses, so the table also has the last exit's loss as a share of the first exit's."
     )
     places = {data: [concentration(record["weights"]) for record in each] for data, each in found.items()}
     section.table(

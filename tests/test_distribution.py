@@ -38,7 +38,7 @@ def test_the_files(distribution):
     assert not re.search(r"\]\((?!https?:)", about.get_payload()), "relative links lead nowhere on a package page"
     with tarfile.open(sdist) as archive:
         assert {"README.md", "LICENSE", "pyproject.toml"} <= {Path(name).name for name in archive.getnames()}
-        assert sum(member.size for member in archive.getmembers()) < 2e6
+        assert sum(member.size for member in archive.getmembers()) < 4e6  # a quarter is the embedded model
     subprocess.run([sys.executable, "-m", "twine", "check", "--strict", wheel, sdist], check=True)
 
 
@@ -58,13 +58,15 @@ def test_a_wheel_in_a_clean_environment(distribution, tmp_path):
     run(bin / "pip", "install", "--quiet", "--constraint", ROOT / "constraints.txt", wheel)
     assert run(bin / "python", "-c", "import anytime; print(anytime.__file__)").startswith(str(tmp_path))
     example = re.search(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S)
-    run(bin / "python", "-c", example[1])
+    assert "deadline=0.020" in example[1]
+    run(bin / "python", "-c", example[1].replace("deadline=0.020", "deadline=60"))  # a busy machine may miss 20 ms
     refused = subprocess.run([bin / "anytime", "--help"], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert 'run: pip install "anytime-nets[cli]"' in refused.stderr
     run(bin / "pip", "install", "--quiet", "--constraint", ROOT / "constraints.txt", f"{wheel}[cli]")
     assert "train" in run(bin / "anytime", "--help")
     assert run(bin / "anytime", "--version") == f"anytime {anytime.__version__}\n"
     assert "resann" in run(bin / "anytime", "models", "resann*")
+    assert "before a deadline" in run(bin / "anytime", "demo", "--epochs", "1")  # without matplotlib: no picture
 
 
 def test_extras_that_hints_name_exist():

@@ -1,6 +1,7 @@
 """Encoded image files to RGB images of 8 bits per channel."""
 
 import io
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -25,17 +26,22 @@ LARGEST = 89_478_485
 """Pixels that an image may have: the number from which Pillow warns of a decompression bomb."""
 
 
-def decode_image(content: bytes) -> Any:
+def decode_image(content: bytes, formats: Iterable[str] = FORMATS, largest: int = LARGEST) -> Any:
     """The first frame of an encoded image as a Pillow image, RGB.
+
+    Args:
+        content: the bytes of the file.
+        formats: Pillow's names of the formats that are accepted.
+        largest: pixels that the image may have; looked at before anything is decoded.
 
     Gray levels of 16 bits keep their upper 8, as those of colors do (Pillow's ``convert`` would clip them instead);
     transparent parts are shown on white. Pixels without a known range, such as floats, are refused with
     ``ValueError``; what Pillow cannot decode raises whatever its decoders raise.
     """
-    image = _open(content)
+    image = open_image(content, formats, largest)
     if image.format == "PNG":
         image.verify()  # compares checksums, which decoding does not; the image cannot be used afterwards
-        image = _open(content)
+        image = open_image(content, formats, largest)
     return to_rgb(image)
 
 
@@ -55,8 +61,9 @@ def to_rgb(image: Any) -> Any:
     return image.convert("RGB")
 
 
-def _open(content: bytes) -> Any:
-    image = require("PIL.Image", "data").open(io.BytesIO(content), formats=list(FORMATS))
-    if image.width * image.height > LARGEST:
-        raise ValueError(f"it has {image.width}×{image.height} pixels; at most {LARGEST:,} are allowed")
+def open_image(content: bytes, formats: Iterable[str] = FORMATS, largest: int = LARGEST) -> Any:
+    """A Pillow image whose header has been read and whose pixels have not; see ``decode_image``."""
+    image = require("PIL.Image", "data").open(io.BytesIO(content), formats=list(formats))
+    if image.width * image.height > largest:
+        raise ValueError(f"it has {image.width}×{image.height} pixels; at most {largest:,} are allowed")
     return image

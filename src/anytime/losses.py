@@ -72,10 +72,9 @@ def pixel_cross_entropy(outputs: Tensor, targets: Tensor, *, label_smoothing: fl
     """Mean cross-entropy over the pixels of a sample, without those of class -100.
 
     Outputs are logits N × C × H × W (or one or three dimensions in place of two), targets class numbers N × H × W.
+    Outputs of another size, as many models have them, are interpolated to that of the targets.
     """
-    if outputs.ndim < 3 or targets.shape != outputs.shape[:1] + outputs.shape[2:]:
-        wanted = "logits N × C × H × W and class numbers N × H × W"
-        raise _unfit("pixel_cross_entropy", outputs, targets, wanted)
+    outputs = resized("pixel_cross_entropy", outputs, targets)
     each = F.cross_entropy(outputs, targets, ignore_index=IGNORED, reduction="none", label_smoothing=label_smoothing)
     return mean_of_counted(each, targets)
 
@@ -210,6 +209,16 @@ def mean_of_counted(each: Tensor, targets: Tensor) -> Tensor:
     """The mean over the positions of each sample whose target counts; 0 for a sample that has none."""
     counted = (targets != IGNORED).flatten(1)
     return torch.where(counted, each.flatten(1), 0).sum(1) / counted.sum(1).clamp(min=1)
+
+
+def resized(name: str, outputs: Tensor, targets: Tensor) -> Tensor:
+    """Logits for each pixel, at the size of the targets."""
+    if outputs.ndim < 3 or targets.ndim != outputs.ndim - 1 or len(targets) != len(outputs):
+        raise _unfit(name, outputs, targets, "logits N × C × H × W and class numbers N × H × W")
+    if outputs.shape[2:] == targets.shape[1:]:
+        return outputs
+    mode = {3: "linear", 4: "bilinear", 5: "trilinear"}[outputs.ndim]
+    return F.interpolate(outputs, targets.shape[1:], mode=mode, align_corners=False)
 
 
 def check_tokens(name: str, outputs: Tensor, targets: Tensor) -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from anytime import losses
-from anytime.losses import IGNORED, Function, check_tokens, mean_of_counted
+from anytime.losses import IGNORED, Function, check_tokens, mean_of_counted, resized
 
 
 def error(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -32,6 +32,7 @@ def multi_label_error(outputs: Tensor, targets: Tensor) -> Tensor:
 
 def pixel_error(outputs: Tensor, targets: Tensor) -> Tensor:
     """The share of a sample's pixels that are wrong; those of class -100 do not count."""
+    outputs = resized("pixel_error", outputs, targets)
     return mean_of_counted((outputs.argmax(1) != targets).float(), targets)
 
 
@@ -45,6 +46,7 @@ def iou_error(outputs: Tensor, targets: Tensor) -> Tensor:
         >>> iou_error(logits, torch.tensor([[[0, 1, 1, 1]]]))      # 1/2 for class 0 and 2/3 for class 1
         tensor([0.4167])
     """
+    outputs = resized("iou_error", outputs, targets)
     classes = outputs.shape[1]
     counted = (targets != IGNORED).flatten(1)
     said = torch.where(counted, outputs.argmax(1).flatten(1), classes)

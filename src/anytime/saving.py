@@ -1,6 +1,7 @@
 """Saving and loading models: a folder with config.json and model.safetensors, each of which has a checksum."""
 
 import json
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,10 +16,14 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from anytime.combination.network import NAME as COMBINED
 from anytime.combination.network import combine
+from anytime.conversion.constructors import build_converted, is_constructor
+from anytime.conversion.network import ConvertedNetwork
 from anytime.ensemble.eann import EANN
 from anytime.ensemble.eann import NAME as ENSEMBLE
-from anytime.errors import AnytimeError
+from anytime.errors import AnytimeError, check_integer
+from anytime.evaluation import Curve
 from anytime.files import json_text, locked, pack, read_json, read_tensors, write_together
+from anytime.hub import address, fetch, prepared, publish
 from anytime.inference.batch_times import FILE as BATCH_TIMES
 from anytime.inference.conformal import FILE as SETS
 from anytime.inference.latency import FILE as PROFILES
@@ -28,10 +33,13 @@ from anytime.models import create_model
 from anytime.network import AnytimeNetwork
 from anytime.preprocessing import Preprocessing
 
+TRUST = "ANYTIME_TRUST"
+"""The environment variable by which ``--trust`` reaches everything that loads, also in other processes."""
+
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 
 
-def save(net: AnytimeNetwork, folder: str | Path, **about: Any) -> Path:
+def save(net: AnytimeNetwork, folder: str | Path, *, curve: Curve | None = None, **about: Any) -> Path | str:
     """Write a network to a folder as ``model.safetensors`` and ``config.json``, its preprocessing included.
 
     Several threads and processes may save to the same folder at the same time: one of them wins, and ``load`` never
@@ -42,6 +50,9 @@ def save(net: AnytimeNetwork, folder: str | Path, **about: Any) -> Path:
             ``load(folder, net=...)`` with a network built in the same way.
         folder: created if it does not exist. Files of an earlier ``save`` are replaced once the new ones are complete;
             latency profiles, an early-exit policy and conformal sets of the earlier model are removed.
+            ``hf://owner/name`` writes to the Hugging Face Hub, as you are logged in there; a new repository is private.
+            Then the address at the new commit is returned.
+        curve: for the Hub: what ``evaluate`` returned, shown in the model's card.
         about: anything else that users of the model need and JSON can hold.
 
     Examples:
@@ -50,6 +61,11 @@ def save(net: AnytimeNetwork, folder: str | Path, **about: Any) -> Path:
         >>> anytime.load(folder).config
         {'model': 'resann-1-8'}
     """
+    where = address(folder)
+    if where is not None:
+        with prepared(net, where, curve) as path:
+            save(net, path, **about)
+            return publish(path, where)
     folder = Path(folder)
     tensors, metadata, checksum = pack(net.state_dict(), {})
     network = {key: value for key, value in (net.config or {}).items() if key != "about"}
@@ -71,20 +87,27 @@ def save(net: AnytimeNetwork, folder: str | Path, **about: Any) -> Path:
     return folder
 
 
-def load(folder: str | Path, net: AnytimeNetwork | None = None) -> AnytimeNetwork:
+def load(folder: str | Path, net: AnytimeNetwork | None = None, *, trust: bool = False) -> AnytimeNetwork:
     """Read a network that ``save`` or a training run wrote; in eval mode, on the CPU. Nothing is unpickled.
 
     A folder whose files were altered or do not belong together is refused. Latency profiles beside the model
     (``Profile.save``) are read too: ``predict`` uses them.
 
     Args:
-        folder: the model's folder, or that of a finished training run.
+        folder: the model's folder, or that of a finished training run; or ``hf://owner/name`` on the Hugging Face Hub,
+            of which only safetensors and JSON files are read. ``hf://owner/name@revision`` names a commit, a tag or a
+            branch; ``net.config["about"]["hub"]`` then has the address at the exact commit.
         net: the network to load the weights into, for one that ``create_model`` did not build.
+        trust: for a model whose configuration names a function of an installed package that builds it
+            (``package.module:function``): call it. Constructors of timm, torchvision and transformers need no trust.
     """
-    folder = Path(folder)
+    found = address(folder)
+    folder, exact = fetch(found) if found else (Path(folder), None)
     config, tensors = _read(folder)
+    config["about"] |= {"hub": str(exact)} if exact else {}
     build = net is None
-    net = _build(folder, config["network"], len(tensors)) if net is None else net
+    net = _build(folder, config["network"], len(tensors), trust or trusted()) if net is None else net
+    build = build and not isinstance(net, ConvertedNetwork)  # that one is complete
     _check_layout(folder, config["layout"], net)
     _check_types(folder, tensors, net, convert=build)
     try:
@@ -165,7 +188,12 @@ def _check_types(folder: Path, tensors: dict[str, Tensor], net: nn.Module, conve
             raise AnytimeError(f"{folder}: {WEIGHTS} has {name} as {tensors[name].dtype}, not {expected.dtype}")
 
 
-def _build(folder: Path, config: dict[str, Any] | None, parameters: int) -> AnytimeNetwork:
+def trusted() -> bool:
+    """Whether the command was told to trust what it loads."""
+    return os.environ.get(TRUST) == "1"
+
+
+def _build(folder: Path, config: dict[str, Any] | None, parameters: int, trust: bool) -> AnytimeNetwork:
     """The network that a configuration describes, on the meta device; it may have at most ``parameters`` parameters."""
     if config is None:
         raise AnytimeError(
@@ -173,12 +201,21 @@ def _build(folder: Path, config: dict[str, Any] | None, parameters: int) -> Anyt
             "load(folder, net=...)"
         )
     try:
+        if is_constructor(config["model"]):
+            return _constructed(config, parameters, trust)
         with _at_most(parameters):
             if config["model"] == ENSEMBLE:
                 return EANN(_create(member) for member in config["members"])
             return _create(config)
     except Exception as error:  # whatever comes of building what a file says
         raise AnytimeError(f"{folder}: {CONFIG} describes no network of this version: {error}") from error
+
+
+def _constructed(config: dict[str, Any], parameters: int, trust: bool) -> AnytimeNetwork:
+    """A converted model, built and converted again; constructors replace some of the parameters that they make."""
+    shape = tuple(check_integer("shape", size, most=2**14) for size in config["shape"])
+    with _at_most(4 * parameters), torch.random.fork_rng([]):
+        return build_converted(config["model"], shape, config["exits"], config["options"], trust=trust)
 
 
 def _create(config: dict[str, Any]) -> AnytimeNetwork:

@@ -41,8 +41,8 @@ def test_demo(run, tmp_path, monkeypatch):
     monkeypatch.setattr(cli.demo, "PREDICTIONS", 2)
     code, out, err = run("demo --epochs 1 --output d")
     assert code == 0, err
-    assert "1. All images stop alike" in out
-    assert "3. All 500 test images before a deadline" in out
+    assert "1. The error on 500 test images" in out
+    assert "2. All 500 test images at once, before a deadline" in out
     assert (tmp_path / "d/demo.png").read_bytes().startswith(b"\x89PNG")
 
 

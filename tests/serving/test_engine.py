@@ -243,3 +243,15 @@ def test_a_killed_process_is_replaced_and_its_requests_run_again():
         assert engine.stats()["restarts"] == 1
         assert engine.stats()["failed"] == sum(error is not None for error in errors)
         assert engine.stats()["answered"] == sum(error is None for error in errors)
+
+
+def test_exported_stages_answer_as_the_network(tmp_path):
+    pytest.importorskip("onnxruntime")
+    net = anytime.create_model("resann-1-8", num_classes=5).eval()
+    anytime.save(net, tmp_path)
+    xs = [torch.randn(1, 3, 32, 32) for _ in range(5)]
+    with anytime.Engine(tmp_path, backend="onnx", processes=0, max_batch=2) as engine:
+        for x, future in [(x, engine.submit(x)) for x in xs]:
+            answer = future.result(60)
+            with torch.inference_mode():
+                torch.testing.assert_close(answer.logits, net(x)[answer.exit], atol=1e-4, rtol=1e-4)

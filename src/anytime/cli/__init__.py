@@ -1,5 +1,6 @@
 """The command line: one file for each group of commands."""
 
+import os
 import sys
 from typing import NoReturn
 
@@ -8,19 +9,24 @@ import torch
 from anytime.cli import demo, train  # noqa: F401
 
 # isort: split
-from anytime.cli import ensemble, evaluate, export, predict, profile  # noqa: F401
+from anytime.cli import convert, ensemble, evaluate, export, predict, profile, serve  # noqa: F401
 
 # isort: split
 from anytime.cli.app import app
 from anytime.errors import AnytimeError
+from anytime.saving import TRUST
 from anytime.training.jobs import stop_with_parent
 
 
 def main() -> NoReturn:
     """Run the command. Errors that a user can fix are one line on standard error, with exit code 2."""
     stop_with_parent()
+    words = sys.argv[1:]
+    if "--trust" in words:  # for whatever the command loads, so it may stand anywhere
+        words.remove("--trust")
+        os.environ[TRUST] = "1"
     try:
-        status = app(standalone_mode=False, prog_name="anytime")
+        status = app(words, standalone_mode=False, prog_name="anytime")
     except KeyboardInterrupt:
         status = 130
     except Exception as error:

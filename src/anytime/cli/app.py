@@ -48,6 +48,7 @@ def _print_version(asked: bool) -> None:
 @app.callback()
 def _options(
     version: bool = Option(False, "--version", help="Print the version.", callback=_print_version, is_eager=True),
+    trust: bool = Option(False, "--trust", help="Call the function that a converted model's folder names to build it."),
 ) -> None:
     """Options that stand before the command."""
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from anytime.cli.app import Option, app, drawing
-from anytime.cli.tables import demo_tables, show
+from anytime.cli.tables import deadlines_table, savings_table, show
 from anytime.data.dataset import Data
 from anytime.data.loading import load_data
 from anytime.evaluation import collect
@@ -34,6 +34,8 @@ PREDICTIONS = 50
 class Kept:
     """The results of many predictions with the same deadline."""
 
+    share: float
+    """The deadline as a part of the time that the whole network takes."""
     milliseconds: float
     exit: float
     """Median exit, counted from 1."""
@@ -68,22 +70,27 @@ def demo(
         budgets, deadlines = [asdict(point) for point in points], [asdict(each) for each in kept]
         print(json.dumps({**result.curve.record(), "budgets": budgets, "deadlines": deadlines}, indent=1))
         return
-    for table in demo_tables(result.curve, points, kept):
-        show(table)
+    show(savings_table(result.curve, points, "1. The error on 500 test images for a part of the network's cost"))
+    last, full = result.curve.errors[-1] or 0.0, result.curve.costs.macs[-1]
+    cheapest = min((point.cost for point in points if point.error <= last + 0.002), default=full)
+    print(f"{cheapest / full:.0%} of the cost give the error of the whole network, {last:.1%}, to within 0.2 points.\n")
+    show(deadlines_table(kept, "2. All 500 test images at once, before a deadline"))
+    print(f"Without exits there is no answer before {kept[0].milliseconds / kept[0].share:.1f} ms.\n")
     picture = output / "demo.png"
     with drawing():
         title = "ResANN(3, 8) on handwritten digits"
-        print(f"Picture: {plot_budgets(result.curve, {'easy images leave early': points}, picture, title)}")
+        print(f"Picture: {plot_budgets(result.curve, {'confidence': points}, picture, title)}")
 
 
 def _deadlines(net: AnytimeNetwork, data: Data) -> list[Kept]:
     """Answer all test images at once before several deadlines, each of them many times."""
     x, labels = next(data.batches(data.test))
     full = profile(net, x).alone[-1]
-    return [_kept(net, x, labels, share * full) for share in DEADLINES]
+    return [_kept(net, x, labels, share, full) for share in DEADLINES]
 
 
-def _kept(net: AnytimeNetwork, x: Tensor, labels: Tensor, deadline: float) -> Kept:
+def _kept(net: AnytimeNetwork, x: Tensor, labels: Tensor, share: float, full: float) -> Kept:
+    deadline = share * full
     exits, in_time, errors = [], 0, []
     for _ in range(PREDICTIONS):
         start = time.perf_counter()
@@ -95,4 +102,5 @@ def _kept(net: AnytimeNetwork, x: Tensor, labels: Tensor, deadline: float) -> Ke
         in_time += time.perf_counter() - start <= deadline
         exits.append(prediction.exit + 1)
         errors.append((prediction.logits.argmax(-1) != labels).double().mean().item())
-    return Kept(1000 * deadline, statistics.median(exits or [0]), in_time / PREDICTIONS, statistics.mean(errors))
+    median, kept = statistics.median(exits or [0]), in_time / PREDICTIONS
+    return Kept(share, 1000 * deadline, median, kept, statistics.mean(errors))

@@ -3,7 +3,7 @@
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 
@@ -19,7 +19,7 @@ from anytime.inference.calibration import Budgeted, sweep
 from anytime.inference.policy import SCORES
 from anytime.network import AnytimeNetwork
 from anytime.plotting import plot_budgets
-from anytime.saving import load
+from anytime.saving import CONFIG, load
 from anytime.training.run_folder import read_run
 
 
@@ -48,8 +48,7 @@ def evaluate_command(
     """
     if score not in SCORES:
         raise AnytimeError(f"--score {score} must be one of {', '.join(SCORES)}")
-    about = read_run(run)
-    asked = about.get("asked", {})
+    asked = asked_of(run)
     net = load(run).to(device_named(device))
     images = prepared(net, run, load_data(data or asked.get("data", "digits"), size=asked.get("size")))
     only = anytime.create_scheme(asked.get("scheme", "const"), net.exits)
@@ -130,7 +129,7 @@ def calibrate_command(
     """
     if (budget is None) == (risk is None) or (risk is None and delta is not None):
         raise AnytimeError("give either --budget, or --risk with or without --delta")
-    asked = read_run(run).get("asked", {})
+    asked = asked_of(run)
     net = load(run).to(device_named(device))
     images = prepared(net, run, load_data(asked.get("data", "digits"), size=asked.get("size")))
     where = next(net.parameters()).device
@@ -157,6 +156,13 @@ def calibrate_command(
         f"{error:.2%} error; with all samples at the last exit: {whole:.2%}\n"
         f"Wrote {path}; use it with: anytime.Policy.load({str(run)!r}).predict(net, batch)"
     )
+
+
+def asked_of(folder: Path) -> dict[str, Any]:
+    """What a run was asked for; of a model that ``anytime convert`` wrote, its data."""
+    if not (folder / "run.json").is_file() and (folder / CONFIG).is_file():
+        return read_json(folder / CONFIG, sealed=True).get("about", {})
+    return read_run(folder).get("asked", {})
 
 
 def prepared(net: AnytimeNetwork, run: Path, images: Data) -> Data:

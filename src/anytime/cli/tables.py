@@ -103,18 +103,21 @@ def models_table(models: dict[str, str]) -> Any:
     return table
 
 
-def demo_tables(curve: Curve, points: list[Budgeted], kept: list[Any]) -> list[Any]:
-    """Three ways to use one network: stop all images alike, let easy ones leave early, keep a deadline."""
-    alike = _table("1. All images stop alike", "of the cost", "exit", "test error")
+def savings_table(curve: Curve, points: list[Budgeted], title: str) -> Any:
+    """The error at parts of the cost: all samples stop at the same exit, or easy ones leave early."""
+    table, full = _table(title, "at most", "all stop at the same exit", "easy ones leave early"), curve.costs.macs[-1]
     for fraction in FRACTIONS:
         exit, error = curve.at(fraction)
-        alike.add_row(f"{curve.costs.fractions[exit]:.0%}", str(exit + 1), f"{error:.1%}")
-    early = _table("2. Easy images leave early", "of the cost, on average", "test error")
-    for point in points:
-        if point.cost < 0.8 * curve.costs.macs[-1]:
-            early.add_row(f"{point.cost / curve.costs.macs[-1]:.0%}", f"{point.error:.1%}")
-    timed = _table("3. All 500 test images before a deadline", "deadline", "median exit", "in time", "test error")
+        early = [point for point in points if point.cost <= fraction * full][-1:] or points[:1]
+        same = f"{error:.1%} (exit {exit + 1}, {curve.costs.fractions[exit]:.0%})"
+        table.add_row(f"{fraction:.0%}", same, f"{early[0].error:.1%} ({early[0].cost / full:.0%} on average)")
+    return table
+
+
+def deadlines_table(kept: list[Any], title: str) -> Any:
+    """For each deadline how many predictions kept it, from which exit, with which error."""
+    table = _table(title, "deadline", "of the whole network's time", "in time", "median exit", "test error")
     for each in kept:
-        row = [f"{each.milliseconds:.1f} ms", f"{each.exit:g}", f"{each.in_time:.0%}", f"{each.error:.1%}"]
-        timed.add_row(*row)
-    return [alike, early, timed]
+        row = [f"{each.milliseconds:.1f} ms", f"{each.share:.0%}", f"{each.in_time:.0%}"]
+        table.add_row(*row, f"{each.exit:g}", f"{each.error:.1%}")
+    return table

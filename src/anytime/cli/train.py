@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 import torch
 
-import anytime
 from anytime import distributed
 from anytime.cli.app import (
     DATA,
@@ -22,22 +21,30 @@ from anytime.cli.app import (
     say_where,
     title_of,
 )
+from anytime.cli.convert import EXITS, OPTIONS, network
 from anytime.cli.tables import curve_table, show
 from anytime.data.dataset import Data
 from anytime.data.loading import load_data
 from anytime.errors import AnytimeError, check_integer
 from anytime.memory import keep_freed_memory
 from anytime.plotting import plot_learning
+from anytime.saving import trusted
 from anytime.training.fit import FitResult, fit
 from anytime.training.recipe import RECIPES
 from anytime.training.run_folder import read_run
 
+MODELS = (
+    "A name from `anytime models`, or another size: resann-N-C; the folder of a saved model, to go on from its "
+    "weights; or a constructor: timm:resnet18, package.module:function."
+)
 FIT_OPTIONS = ("epochs", "lr", "batch_size", "accumulate", "precision", "compiled")
 
 
 @app.command()
 def train(
-    model: Annotated[str | None, Option(help="A name from `anytime models`, or another size: resann-N-C.")] = None,
+    model: Annotated[str | None, Option(help=MODELS)] = None,
+    exits: Annotated[str | None, Option(help=EXITS)] = None,
+    option: Annotated[list[str] | None, Option(help=OPTIONS)] = None,
     data: Annotated[str | None, Option(help=DATA)] = None,
     scheme: Annotated[str | None, Option(help=f"How the exits' losses are weighted: {SCHEMES}.")] = None,
     epochs: Annotated[int | None, Option(help="Number of epochs.")] = None,
@@ -68,10 +75,12 @@ def train(
     - `anytime train --model resann-3-16 --data digits --epochs 20`
     - `anytime train --model resann-7-16 --data cifar10 --scheme const`
     - `anytime train --output runs/digits-resann-3-16-adaloss-seed0 --resume`
+    - `anytime train --model timm:resnet18 --exits 4 --data cifar10` converts a model and trains it
     - `torchrun --nproc-per-node 2 -m anytime train --model resann-7-16 --data cifar10` trains on two devices
     """
     given = {
-        "model": model, "data": data, "scheme": scheme, "epochs": epochs, "lr": learning_rate, "batch_size": batch_size,
+        "model": model, "exits": exits, "option": option or None, "data": data,
+        "scheme": scheme, "epochs": epochs, "lr": learning_rate, "batch_size": batch_size,
         "recipe": recipe, "subset": subset, "extra": extra, "size": size, "seed": seed,
         "accumulate": accumulate, "precision": precision, "compiled": compiled,
     }  # fmt: skip
@@ -100,8 +109,8 @@ def _run(
     check_integer("seed", asked["seed"], 0, 2**63 - 1)
     images = _data(asked)
     torch.manual_seed(asked["seed"])
-    net = anytime.create_model(asked["model"], num_classes=len(images.classes), in_channels=images.shape[0]).to(device)
-    words = [images.name, asked["model"], asked["scheme"], f"seed{asked['seed']}"]
+    net = network(asked, images, trust="model" in given or trusted()).to(device)
+    words = [images.name, Path(asked["model"]).name, asked["scheme"], f"seed{asked['seed']}"]
     folder = output or Path("runs") / re.sub(r"[^\w.=-]+", "-", "-".join(words))
     if not resume and distributed.rank() == 0 and (folder / "run.json").is_file():
         raise AnytimeError(f"{folder} holds a run already: add --resume to continue it, or choose another --output")

@@ -1,5 +1,6 @@
 """ConvertedNetwork: a user's model with exits."""
 
+import copy
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -38,6 +39,20 @@ class ConvertedNetwork(AnytimeNetwork):
         once = [survey.times_called(name) == 1 for name, _ in places]
         named = [n if one else f"{n}, call {call + 1}" for (n, call), one in zip(places, once, strict=True)]
         self.places = [*named, "the model's own"]
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Refuse to be pickled."""
+        raise AnytimeError(
+            "a converted network cannot be pickled: its stages are code that was made from the model's graph. Write it "
+            "with anytime.save(net, folder) and read it with anytime.load(folder, net=anytime.convert(model, example))"
+        )
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "ConvertedNetwork":
+        """A copy, which would otherwise be made by way of pickling."""
+        copied = type(self).__new__(type(self))
+        memo[id(self)] = copied
+        copied.__dict__ = copy.deepcopy(self.__dict__, memo)
+        return copied
 
     input_form: Any = None
     """Type and number of dimensions of each tensor of the input, by name where the input is a dict."""

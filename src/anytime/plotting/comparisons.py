@@ -6,7 +6,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from anytime.ensemble.theory import expected_inflation, inflation, sup_inflation
-from anytime.plotting.style import OTHER_COLORS, colors_of, finish, pyplot, write
+from anytime.plotting.style import OTHER_COLORS, colors_of, finish, legend_below, pyplot, write
 
 
 def plot_held(
@@ -93,9 +93,11 @@ def plot_inflation(bases: Sequence[float], path: str | Path, networks: int = 7) 
         title = f"b = {base:g}: EANN at most {sup_inflation(base):.2f}, mean {expected_inflation(base):.2f}"
         finish(axis, title, legend=False)
     axes[0][0].set_ylim(0.8, max(sup_inflation(base, plain=True) for base in bases if base <= 3) * 1.1)
-    figure.supxlabel("budget (costs of the first network)", fontsize="medium")
+    for axis in axes[-1]:
+        axis.set_xlabel("budget (costs of the first network)")
     figure.supylabel("inflation: budget / cost of the equal network", fontsize="medium")
-    axes[0][0].legend(frameon=False, fontsize="small", loc="upper left")
+    handles, names = axes[0][0].get_legend_handles_labels()
+    legend_below(figure, dict(zip(names, handles, strict=True)))
     return write(plt, figure, path)
 
 
@@ -175,7 +177,7 @@ def plot_bars(
         axis.set_xlabel(x_name)
         finish(axis, group, legend=False)
     axes[0][0].set_ylabel(y_name)
-    figure.legend(shown.values(), shown, loc="outside lower center", ncols=len(every), frameon=False)
+    legend_below(figure, shown)
     return write(plt, figure, path)
 
 

@@ -81,7 +81,7 @@ def plot_curves(
 def plot_budgets(curve: Curve, budgeted: Mapping[str, Sequence[Budgeted]], path: str | Path, title: str = "") -> Path:
     """Draw error against the cost if all samples stop at the same exit, and against the average cost if they do not.
 
-    Below, the share of the samples that leave at each exit, for each budget of the first policy.
+    Below, the share of the samples that leave at each exit, for each budget of the first policy, where it is known.
 
     Args:
         curve: the result of ``evaluate``: every sample stops at the same exit.
@@ -90,31 +90,39 @@ def plot_budgets(curve: Curve, budgeted: Mapping[str, Sequence[Budgeted]], path:
         title: the title.
     """
     plt = pyplot()
-    figure, (top, bottom) = plt.subplots(
-        2, 1, figsize=(7, 6.6), sharex=True, layout="constrained", height_ratios=[1.7, 1]
-    )  # fmt: skip
-    top.plot(*_points(curve), "o-", markersize=4, color="#222222", label="anytime: all samples stop at one exit")
+    first = next(iter(budgeted.values()))
+    rows = 2 if all(point.shares for point in first) else 1
+    size = {"figsize": (7, 2.6 + 2 * rows), "height_ratios": [1.7, 1][:rows]}
+    figure, axes = plt.subplots(rows, 1, sharex=True, squeeze=False, layout="constrained", **size)
+    top, last = axes[0][0], axes[-1][0]
+    top.plot(*_points(curve), "o-", markersize=4, color="#222222", label="all samples stop at the same exit")
     for (name, reached), color in zip(budgeted.items(), OTHER_COLORS, strict=False):
         spent, errors = [p.cost / 1e6 for p in reached], [100 * p.error for p in reached]
-        top.plot(spent, errors, "s-", markersize=4, color=color, label=f"samples leave early: {name}")
+        top.plot(spent, errors, "s-", markersize=4, color=color, label=f"easy samples leave early ({name})")
     top.set_ylabel(f"test error (%, {curve.images:,} images)")
-    first = next(iter(budgeted.values()))
-    exits, width = len(curve.errors), 0.7 * (first[-1].cost - first[0].cost) / 1e6 / max(1, len(first) - 1)
+    if rows == 2:
+        _draw_shares(plt, figure, last, first)
+    last.set_xlabel("cost of a sample, or its average (million multiply-accumulates)")
+    _exit_axes(top, curve)
+    finish(top, title)
+    return write(plt, figure, path)
+
+
+def _draw_shares(plt: Any, figure: Any, axis: Any, points: Sequence[Budgeted]) -> None:
+    """For each budget one bar: the shares of the samples that leave at exit 1, 2, …, on top of each other."""
+    exits = len(points[0].shares)
+    width = 0.7 * (points[-1].cost - points[0].cost) / 1e6 / max(1, len(points) - 1)
     colors = plt.get_cmap("viridis")
-    for point in first:
+    for point in points:
         below = 0.0
         for exit, share in enumerate(point.shares):
             color = colors(exit / max(1, exits - 1))
-            bottom.bar(point.cost / 1e6, 100 * share, width, bottom=below, color=color, linewidth=0)
+            axis.bar(point.cost / 1e6, 100 * share, width, bottom=below, color=color, linewidth=0)
             below += 100 * share
     scale = plt.cm.ScalarMappable(plt.Normalize(1, exits), colors)
-    figure.colorbar(scale, ax=bottom, label="left at exit", pad=0.02).locator.set_params(integer=True)
-    bottom.set(ylabel="share of samples (%)", ylim=(0, 100))
-    bottom.set_xlabel("cost of a sample, or its average (million multiply-accumulates)")
-    _exit_axes(top, curve)
-    finish(top, title)
-    finish(bottom)
-    return write(plt, figure, path)
+    figure.colorbar(scale, ax=axis, label="left at exit", pad=0.02).locator.set_params(integer=True)
+    axis.set(ylabel="share of samples (%)", ylim=(0, 100))
+    finish(axis)
 
 
 def _points(curve: Curve) -> tuple[list[float], list[float]]:

@@ -1,6 +1,6 @@
 """What all plots share: the colors of the schemes, the axes, the file."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -58,3 +58,9 @@ def finish(axis: Any, title: str = "", legend: bool = True) -> None:
         axis.set_title(title, loc="left", fontsize="medium")
     if len(names) > 1:
         axis.legend(frameon=False, fontsize="small")
+
+
+def legend_below(figure: Any, shown: Mapping[str, Any]) -> None:
+    """One legend for all panels, below them; none if there is only one name."""
+    if len(shown) > 1:
+        figure.legend(shown.values(), shown, loc="outside lower center", ncols=len(shown), frameon=False)

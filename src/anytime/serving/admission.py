@@ -31,7 +31,7 @@ def busy_for(tables: Tables, pace: Pace) -> float:
     return pace.high * max(line.at(size) for line in tables.times.stages)
 
 
-def lateness(tables: Tables, pace: Pace, waiting: Sequence[tuple[float, int]], now: float) -> float:
+def lateness(tables: Tables, pace: Pace, waiting: Sequence[tuple[float, int]], now: float, busy: bool) -> float:
     """By how many seconds the worst first exit would be late if these are waiting; at most 0 if all are in time.
 
     Args:
@@ -39,8 +39,9 @@ def lateness(tables: Tables, pace: Pace, waiting: Sequence[tuple[float, int]], n
         pace: the machine's.
         waiting: deadline and number of samples of each request without an exit, earliest deadline first.
         now: the time.
+        busy: whether a stage may be running.
     """
-    return fits_first(tables, pace, waiting, now + busy_for(tables, pace))
+    return fits_first(tables, pace, waiting, now + (busy_for(tables, pace) if busy else 0.0))
 
 
 def check_bounds(bounds: Bounds, requests: int, bytes: int, seconds: float) -> None:

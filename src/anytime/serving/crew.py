@@ -63,13 +63,13 @@ class Crew:
         else:
             slot_bytes = sum(-(-t.nbytes // 64) * 64 for t in tensors_of(model.example))
             self._arena = Arena(slots, slot_bytes)
-            self._job = Job(model.net, settings, model.example, threads, (slots, slot_bytes))
+            self._job = Job(model.source or model.net, settings, model.example, threads, (slots, slot_bytes))
             worker = ProcessWorker(pack(self._job), self._arena, self._news, self._ended)
             self.settings = worker.wait_until_ready()
             self._job = self._job._replace(settings=self.settings)
-        if model.folder is not None and times is None:
+        if model.source is not None and times is None:
             with suppress(OSError, AnytimeError):  # a folder that cannot be written is measured again next time
-                self.settings.times.save(model.folder)
+                self.settings.times.save(model.source.times_folder)
         self._join(worker)
         more = [self._start() for _ in range(max(processes, 1) - 1)]
         for worker in more:
@@ -97,7 +97,7 @@ class Crew:
 
     def _news(self, worker: Any, news: News) -> None:
         events, mean, high, batch = news
-        self.pace[worker] = Pace(mean, high, batch)
+        self.pace[worker] = Pace(mean, high, batch, time.perf_counter())
         self._heard(events)
 
     def _ended(self, worker: Any, reason: str) -> None:

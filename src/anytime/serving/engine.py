@@ -23,7 +23,7 @@ from anytime.serving.crew import Crew, EngineDiedError
 from anytime.serving.model import Model
 from anytime.serving.request import Answer, Request, settle
 from anytime.serving.runner import Event
-from anytime.serving.slowdown import SlowDown
+from anytime.serving.slowdown import Pace, SlowDown
 from anytime.serving.tables import Tables
 from anytime.serving.worker import Add
 
@@ -45,6 +45,7 @@ class Engine:
             there is none, every exit is assumed to be better than the one before by as much.
         profile: seconds of the stages by batch. Default: those saved in the folder; where there are none, measured now.
         example: one sample, a batch of one. Default: an image as the network's preprocessing or architecture says.
+        backend: what runs a saved network: ``eager`` (PyTorch) or ``onnx`` (its exported stages on ONNX Runtime).
         processes: number of engine processes, each with a copy of the network. 0: a thread of this process, which is
             for tests and simple programs: Python's lock is shared with everything else here.
         threads: torch's threads in each process.
@@ -71,6 +72,7 @@ class Engine:
         accuracy: Sequence[float] | None = None,
         profile: BatchTimes | None = None,
         example: Any = None,
+        backend: str = "eager",
         processes: int = 1,
         threads: int = 1,
         spare: bool = True,
@@ -86,13 +88,14 @@ class Engine:
             check_integer("queue_bytes", queue_bytes),
             check_number("queue_seconds", queue_seconds, above=0),
         )
-        self.model = Model.of(net, policy, accuracy, profile, example)
+        self.model = Model.of(net, policy, accuracy, profile, example, backend)
         self._lock = threading.RLock()
         self._requests: dict[int, Request] = {}
         self._waiting: dict[Any, list[Request]] = {}
         self._number, self._bytes, self._closing = 0, 0, False
         self._empty = threading.Condition(self._lock)
         self._reply = SlowDown()  # of milliseconds between a worker's answer and the future's
+        self._replied = Pace()
         self._owner = os.getpid()
         names = ("admitted", "refused", "answered", "in_time", "late", "failed", "cancelled", "restarts")
         self._counts = dict.fromkeys(names, 0)
@@ -152,25 +155,26 @@ class Engine:
         if not workers:
             raise OverloadedError("no engine process is ready: one is being started", 1.0)
         worst, seconds, best = inf, 0.0, None
+        allowance, in_flight = self._allowance(now), self._requests.values()
         for worker in workers:
             waiting = self._waiting.setdefault(worker, [])
             entries = [(other.deadline, other.size) for other in waiting]
             insort(entries, (request.deadline, request.size))
-            entries = [(deadline - self._allowance, size) for deadline, size in entries]
-            late = lateness(self._tables, self._crew.pace[worker], entries, now)
+            entries = [(deadline - allowance, size) for deadline, size in entries]
+            pace = self._crew.pace[worker].at(now)
+            late = lateness(self._tables, pace, entries, now, busy=any(r.worker is worker for r in in_flight))
             if late < worst:
                 worst, best = late, worker
                 work = self._tables.first_exits[min(sum(size for _, size in entries), 4096) - 1]
-                seconds = self._crew.pace[worker].mean * work
+                seconds = pace.mean * work
         check_bounds(self._bounds, len(self._requests) + 1, self._bytes + request.bytes, seconds)
         if worst > 0:
             raise OverloadedError("its first exit, or that of a request before it, would be late", max(worst, 0.001))
         return best
 
-    @property
-    def _allowance(self) -> float:
+    def _allowance(self, now: float) -> float:
         """Seconds that an answer needs from the worker to the future, at the 95th percentile."""
-        return 0.001 * self._reply.high
+        return 0.001 * self._replied.at(now).high
 
     def _send(self, request: Request, worker: Any) -> None:
         """Give a request to a worker."""
@@ -180,7 +184,9 @@ class Engine:
         if request.slot is None and (stored := self._crew.store(x)) is not None:
             request.slot, request.x = stored
             x = request.x
-        worker.send(Add(request.id, x, request.deadline - self._allowance, request.on_exit is not None))
+        worker.send(
+            Add(request.id, x, request.deadline - self._allowance(time.perf_counter()), request.on_exit is not None)
+        )
 
     def _cancelled(self, request: Request) -> None:
         with self._lock:
@@ -244,6 +250,7 @@ class Engine:
             return
         with self._lock:
             self._reply.note(0.001, now - event.moment)
+            self._replied = Pace(self._reply.mean, self._reply.high, moment=now)
             self._counts["answered"] += 1
             self._counts["in_time" if now <= request.deadline else "late"] += 1
             self._exits[event.exit] += 1

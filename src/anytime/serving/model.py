@@ -3,21 +3,38 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from anytime.errors import AnytimeError
+from anytime.export.backend import load_backend
 from anytime.files import read_json
 from anytime.inference.batch_times import BatchTimes, read_batch_times
 from anytime.inference.inputs import as_input
 from anytime.inference.policy import FILE as POLICY
 from anytime.inference.policy import Policy
 from anytime.network import AnytimeNetwork, tensors_of
-from anytime.saving import load
 from anytime.serving.tables import check_accuracy
+
+
+class Source(NamedTuple):
+    """Where a network comes from: processes load it themselves."""
+
+    folder: Path
+    backend: str
+
+    def load(self) -> Any:
+        """The network."""
+        net = load_backend(self.folder, self.backend)
+        return net.float() if self.backend == "eager" else net  # processors are slow with the 16 bits that some have
+
+    @property
+    def times_folder(self) -> Path:
+        """Where its times are kept: each backend has its own."""
+        return self.folder / "onnx" if self.backend == "onnx" and (self.folder / "onnx").is_dir() else self.folder
 
 
 @dataclass(frozen=True)
@@ -29,7 +46,7 @@ class Model:
     accuracy: list[float]
     known_times: list[BatchTimes]
     example: Any
-    folder: Path | None
+    source: Source | None
 
     @staticmethod
     def of(
@@ -38,10 +55,12 @@ class Model:
         accuracy: Sequence[float] | None,
         profile: BatchTimes | None,
         example: Any,
+        backend: str = "eager",
     ) -> "Model":
         """The model of a network or a folder; see ``Engine``."""
         folder = Path(net) if isinstance(net, str | Path) else None
-        network: Any = load(folder) if folder is not None else net
+        source = Source(folder, backend) if folder is not None else None
+        network: Any = source.load() if source is not None else net
         check_network(network)
         exits = sum(exit is not None for exit in network.stage_exits)
         if policy is None or policy is True:
@@ -51,9 +70,9 @@ class Model:
         if accuracy is None:
             accuracy = saved_accuracy(folder, exits) or [(exit + 1) / exits for exit in range(exits)]
         check_accuracy(accuracy, exits)
-        times = [profile] if profile is not None else read_batch_times(folder) if folder is not None else []
+        times = [profile] if profile is not None else read_batch_times(source.times_folder) if source else []
         example = as_input(network, example_for(network) if example is None else example)
-        return Model(network, policy or None, list(accuracy), times, example, folder)
+        return Model(network, policy or None, list(accuracy), times, example, source)
 
     def check_input(self, x: Any, largest: int) -> int:
         """The number of samples of an input; raises if there are none or too many, or if it is unlike the example."""

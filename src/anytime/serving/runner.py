@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from anytime.inference.batch_times import BatchTimes, sample_form
+from anytime.inference.inputs import device_of
 from anytime.inference.policy import Judge, Policy
 from anytime.network import clone_tensors, tensors_of
 from anytime.serving.scheduler import Decision, Scheduler, Task
@@ -151,7 +152,7 @@ class Runner:
                 states.append(clone_tensors(chosen[0].of.x) if len(parts) == 1 else chosen[0].of.x)
             else:
                 rows = batch.rows(chosen)
-                device = tensors_of(batch.state)[0].device
+                device = device_of(chosen[0].of.x)
                 states.append(batch.state if rows is None else self.net.take(batch.state, rows.to(device)))
             order += chosen
         return Batch(self.net.join(states), order)
@@ -204,7 +205,8 @@ class Runner:
                 self._judged(task, bool(policy.leaves(task.exit, score).all()), None)
 
     def _judged(self, task: Task, sure: bool, score: Tensor | None) -> None:
-        if sure and task.exit < len(self.settings.accuracy) - 1:
+        # Who wants to see every exit goes on until the deadline.
+        if sure and not task.of.streams and task.exit < len(self.settings.accuracy) - 1:
             self._finish(task, "policy")
         elif score is not None and self.settings.policy is not None and self.settings.policy.score == "confidence":
             # What is left to gain for this sample, compared with the average one at this exit.

@@ -13,6 +13,20 @@ class Pace(NamedTuple):
     high: float = 1.5
     batch: float = 1.0
     """The usual batch."""
+    moment: float = 0.0
+    """When that was."""
+
+    def at(self, now: float) -> "Pace":
+        """What to assume of it later: news age with a half-life of half a second.
+
+        Otherwise one bad moment could make an engine refuse everything, and it would never learn that it has passed.
+
+        Examples:
+            >>> Pace(mean=3.0, high=9.0, batch=4.0, moment=10.0).at(10.5)
+            Pace(mean=2.0, high=5.0, batch=4.0, moment=10.0)
+        """
+        share = 0.5 ** (2 * max(now - self.moment, 0.0))
+        return self._replace(mean=1 + (self.mean - 1) * share, high=1 + (self.high - 1) * share)
 
 
 class SlowDown:

@@ -19,6 +19,7 @@ from anytime.errors import AnytimeError
 from anytime.inference.batch_times import measure_batches
 from anytime.memory import keep_freed_memory
 from anytime.serving.arena import Arena
+from anytime.serving.model import Source
 from anytime.serving.runner import Event, Runner, Settings
 
 News = tuple[list[Event], float, float, float]
@@ -29,6 +30,7 @@ class Job(NamedTuple):
     """Everything that a worker needs to begin."""
 
     net: Any
+    """The network, or the ``Source`` that it is loaded from."""
     settings: Settings
     example: Any
     threads: int
@@ -53,10 +55,11 @@ def start_runner(job: Job, tell: Callable[[News], object]) -> Runner:
         tell((events, scheduler.slow.mean, scheduler.slow.high, scheduler.usual))
 
     settings = job.settings
+    net = job.net.load() if isinstance(job.net, Source) else job.net
     if settings.times is None:
         batches = [2**i for i in range(settings.largest.bit_length())]
-        settings = settings._replace(times=measure_batches(job.net, job.example, batches))
-    runner = Runner(job.net, settings, news)
+        settings = settings._replace(times=measure_batches(net, job.example, batches))
+    runner = Runner(net, settings, news)
     return runner
 
 
@@ -199,8 +202,8 @@ def pack(job: Job) -> bytes:
         return pickle.dumps(job)
     except Exception as error:
         raise AnytimeError(
-            f"this network cannot be sent to another process ({error}): use Engine(net, processes=0), which runs in a "
-            "thread"
+            f"this network cannot be sent to another process ({error}): use Engine(folder), which loads it there, or "
+            "Engine(net, processes=0), which runs in a thread"
         ) from error
 
 

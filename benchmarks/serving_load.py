@@ -1,0 +1,250 @@
+"""Open-loop load on one core: our engine against servers of full depth, a fixed exit, and one that just calls predict.
+
+python benchmarks/serving_load.py FOLDER                        # a trained network; CIFAR-10 from --data
+python benchmarks/serving_load.py FOLDER --systems engine,full,plain --loads 0.5,1,2,3,5 --seconds 5 --rounds 3
+python benchmarks/serving_load.py FOLDER --systems engine,litserve,ray
+
+Arrivals are fixed beforehand, half Poisson, half in bursts; deadlines of 25, 50 and 100 ms are mixed; latency counts
+from the moment at which a request should have been sent. What runs the network has core 0; the generator and every
+system's front have core 1. Systems take turns; a run in which the generator was later than 1 ms (p99) is thrown away
+and repeated. 1× is the best closed-loop throughput at full depth over all batches. The score is the share of the
+offered requests that were answered in time and correctly.
+"""
+
+import argparse
+import json
+import os
+import random
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from ratio import fact, verdict
+from serving_peers import FixedServer, LitServer, PredictServer, RayServer
+
+import anytime
+from anytime.inference.batch_times import measure_batches
+from anytime.serving.engine import OverloadedError
+
+DEADLINES = (0.025, 0.05, 0.1)
+
+
+class Asked(NamedTuple):
+    """One request of a trace: when it is due, for which image, and its deadline."""
+
+    moment: float
+    image: int
+    deadline: float
+
+
+class Result(NamedTuple):
+    """What became of a trace."""
+
+    score: float
+    in_time: float
+    """Of those admitted."""
+    admitted: float
+    exits: float
+    """The mean exit of those answered in time."""
+    overrun_p99: float
+    refusal_p99: float
+    lag_p99: float
+
+
+def trace(rate: float, seconds: float, images: int, seed: int) -> list[Asked]:
+    """Arrivals at a rate: in the first half Poisson, in the second in bursts of 1 to 20."""
+    draw, moment, asked = random.Random(seed), 0.05, []
+    while moment < seconds:
+        burst = 1 if moment < seconds / 2 else draw.randint(1, 20)
+        moment += draw.expovariate(rate / (1 if burst == 1 else 10.5))
+        asked += [Asked(moment, draw.randrange(images), draw.choice(DEADLINES)) for _ in range(burst)]
+    return asked
+
+
+class EngineServer:
+    """Ours."""
+
+    def __init__(self, folder: str, options: dict[str, Any]) -> None:
+        self.engine = anytime.Engine(folder, spare=False, **options)
+        for worker in self.engine._crew.workers:
+            os.sched_setaffinity(worker.process.pid, {0})
+        self.refused = OverloadedError
+
+    def ask(self, x: torch.Tensor, left: float, done: Callable[[Any, int], object]) -> None:
+        future = self.engine.submit(x, deadline=max(left, 0.0))
+        future.add_done_callback(
+            lambda f: done(None, -1) if f.exception() else done(f.result().logits, f.result().exit)
+        )
+
+    def close(self) -> None:
+        self.engine.close(drain=False)
+
+
+def run(server: Any, asked: list[Asked], images: torch.Tensor, labels: torch.Tensor) -> Result:
+    """Send a trace and wait until everything is answered or long over."""
+    outcomes: list[tuple[float, bool, int] | None] = [None] * len(asked)
+    refusals, lags = [], []
+    left, all_done = [len(asked)], threading.Event()
+    lock = threading.Lock()
+    begin = time.perf_counter() + 0.2
+
+    def answered(i: int, logits: Any, exit: int) -> None:
+        now = time.perf_counter() - begin
+        right = logits is not None and int(torch.as_tensor(logits).argmax()) == int(labels[asked[i].image])
+        outcomes[i] = (now - asked[i].moment - asked[i].deadline, right, exit) if logits is not None else None
+        finish()
+
+    def finish() -> None:
+        with lock:
+            left[0] -= 1
+            if not left[0]:
+                all_done.set()
+
+    for i, request in enumerate(asked):
+        ahead = begin + request.moment - time.perf_counter()
+        if ahead > 0:
+            time.sleep(ahead)
+        sent = time.perf_counter()
+        lags.append(sent - begin - request.moment)
+        image = images[request.image : request.image + 1]
+        try:
+            server.ask(image, request.deadline - lags[-1], lambda logits, exit, i=i: answered(i, logits, exit))
+        except OverloadedError:
+            refusals.append(time.perf_counter() - sent)
+            finish()
+    all_done.wait(3.0)
+    got = [outcome for outcome in outcomes if outcome is not None]
+    in_time = [outcome for outcome in got if outcome[0] <= 0]
+    admitted = len(asked) - len(refusals)
+    return Result(
+        sum(right for _, right, _ in in_time) / len(asked),
+        len(in_time) / max(admitted, 1),
+        admitted / len(asked),
+        statistics.fmean([exit for _, _, exit in in_time] or [0]),
+        percentile([late for late, _, _ in got], 0.99),
+        percentile(refusals, 0.99),
+        percentile(lags, 0.99),
+    )
+
+
+def percentile(values: list[float], share: float) -> float:
+    return sorted(values)[min(int(share * len(values)), len(values) - 1)] if values else 0.0
+
+
+def systems(folder: str, net: Any, best: int, options: dict[str, Any]) -> dict[str, Callable]:
+    """How each system is started for a load; the fixed exit is the deepest whose throughput is enough."""
+    times = measure_batches(net, torch.zeros(1, 3, 32, 32), batches=(1, 2, 4, 8, 16), repeats=5)
+
+    def exit_for(rate: float) -> int:
+        for exit in reversed(range(net.exits)):
+            head = times.heads[exit]
+            spent = sum(line.at(best) for line in times.stages[: exit + 1]) + (head.at(best) if head else 0)
+            if best / spent > rate:
+                return exit
+        return 0
+
+    return {
+        "engine": lambda _: EngineServer(folder, options),
+        "full": lambda _: FixedServer(folder, net.exits - 1, best),
+        "fixed": lambda rate: FixedServer(folder, exit_for(rate * 1.1), best),
+        "fixed-": lambda rate: FixedServer(folder, max(exit_for(rate * 1.1) - 4, 0), best),
+        "plain": lambda _: PredictServer(folder),
+        "litserve": lambda _: LitServer(folder, best),
+        "ray": lambda _: RayServer(folder, best),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("folder")
+    parser.add_argument("--data", default="cifar10")
+    parser.add_argument("--systems", default="engine,full,fixed,plain")
+    parser.add_argument("--loads", default="0.5,1,2,3,5")
+    parser.add_argument("--seconds", type=float, default=4.0)
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--backend", default="eager")
+    parser.add_argument("--out", default=None, help="append every run to this file, one JSON object per line")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    os.sched_setaffinity(0, {1})
+    sys.setswitchinterval(0.0005)
+    net = anytime.load(options.folder)
+    data = anytime.load_data(options.data, show=False)
+    assert isinstance(data.test, anytime.Images)
+    images, labels = net.preprocess(data.test.pixels[:2000]), data.test.labels[:2000]
+
+    os.sched_setaffinity(0, {0})
+    full, best = best_throughput(net)
+    known = systems(options.folder, net, best, {"backend": options.backend})
+    os.sched_setaffinity(0, {1})
+    fact("full_depth_per_second", full, f"images/s at batch {best}: 1×")
+    results: dict[tuple[str, float], list[Result]] = {}
+    for turn in range(options.rounds):
+        for name in options.systems.split(","):
+            server, made_for = None, None
+            for load in map(float, options.loads.split(",")):
+                if server is None or name.startswith("fixed"):
+                    if server is not None:
+                        server.close()
+                    server, made_for = known[name](load * full), load
+                for attempt in range(2):
+                    asked = trace(load * full, options.seconds, len(images), seed=100 * turn + attempt)
+                    result = run(server, asked, images, labels)
+                    print(f"{name:9} {load:3}×  " + "  ".join(f"{k} {v:.4g}" for k, v in result._asdict().items()))
+                    if options.out:
+                        record = {"system": name, "load": load, "turn": turn, "made_for": made_for}
+                        with Path(options.out).open("a") as file:
+                            file.write(json.dumps(record | result._asdict()) + "\n")
+                    if result.lag_p99 <= 0.001 or attempt == 1:
+                        results.setdefault((name, load), []).append(result)
+                        break
+            if server is not None:
+                server.close()
+    conclude(results)
+
+
+def best_throughput(net: Any) -> tuple[float, int]:
+    """Images per second at full depth, and the batch with which it is reached."""
+    rates = {}
+    with torch.inference_mode():
+        for batch in (1, 2, 4, 8, 16, 32):
+            x, spent = torch.randn(batch, 3, 32, 32), []
+            for _ in range(8):
+                begun = time.perf_counter()
+                net(x, [-1])
+                spent.append(time.perf_counter() - begun)
+            rates[batch] = batch / statistics.median(spent)
+    best = max(rates, key=rates.__getitem__)
+    return rates[best], best
+
+
+def conclude(results: dict[tuple[str, float], list[Result]]) -> None:
+    """Median and spread of each, and the verdicts."""
+    medians: dict[tuple[str, float], float] = {}
+    for (name, load), runs in results.items():
+        scores = [run.score for run in runs]
+        medians[name, load] = statistics.median(scores)
+        key = f"{name}_{load:g}x"
+        fact(f"score_{key}", statistics.median(scores), f"from {min(scores):.3f} to {max(scores):.3f}, n={len(scores)}")
+        for field in ("in_time", "admitted", "exits", "overrun_p99", "refusal_p99"):
+            fact(f"{field}_{key}", statistics.median(getattr(run, field) for run in runs))
+    for load in sorted({load for _, load in results}):
+        others = [score for (name, at), score in medians.items() if at == load and name != "engine"]
+        if ("engine", load) in medians:
+            ours = medians["engine", load]
+            verdict(f"serving_in_time_{load:g}x", _in_time(results["engine", load]), 0.99, least=True)
+            if others:
+                verdict(f"serving_lead_{load:g}x", ours - max(others), 0.03 if load >= 2 else -0.005, least=True)
+
+
+def _in_time(runs: list[Result]) -> float:
+    return statistics.median(run.in_time for run in runs)
+
+
+if __name__ == "__main__":
+    main()

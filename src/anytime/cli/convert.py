@@ -1,0 +1,85 @@
+"""``anytime convert``, and networks by what ``--model`` names."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+
+import anytime
+from anytime.cli.app import DATA, Option, app, typer
+from anytime.conversion.constructors import LIBRARIES, build_converted, is_constructor, options_for
+from anytime.data.dataset import Data
+from anytime.data.loading import load_data
+from anytime.errors import AnytimeError
+from anytime.network import AnytimeNetwork
+from anytime.saving import load, save
+
+EXITS = "Number of exits, or the modules after which to exit: layer1,layer2 (for constructors)."
+OPTIONS = "An option of the constructor: img_size=32. Repeatable."
+
+
+@app.command()
+def convert(
+    model: Annotated[
+        str, typer.Argument(help="timm:NAME, torchvision:NAME, transformers:CLASS or package.module:function.")
+    ],
+    data: Annotated[str, Option(help=DATA)],
+    output: Annotated[Path, Option(help="Folder for the converted model.")],
+    exits: Annotated[str, Option(help=EXITS)] = "4",
+    option: Annotated[list[str] | None, Option(help=OPTIONS)] = None,
+    size: Annotated[int | None, Option(help="Height and width that images are resized to.")] = None,
+    seed: Annotated[int, Option(help="Seed of the initial weights.")] = 0,
+) -> None:
+    """Build a model of a library or of your own, give it exits, and save it; its weights are random.
+
+    The folder names the constructor, which builds it again; nothing is pickled. A function of your own is only called
+    by other commands if they are told to trust the folder: --trust.
+
+    Examples:
+    - `anytime convert timm:resnet18 --exits 4 --data cifar10 --output runs/r18`
+    - `anytime train --model runs/r18 --data cifar10 --output runs/r18-trained`
+    - `anytime convert my_package.models:build --exits 3 --data photos/ --output runs/mine`
+    """
+    images = load_data(data, size=size)
+    torch.manual_seed(seed)
+    net = network({"model": model, "exits": exits, "option": option or []}, images, trust=True)
+    net.preprocessing = images.preprocessing
+    about: dict[str, Any] = {"data": data, "model": model} | ({} if size is None else {"size": size})
+    save(net, output, **about)
+    fractions = anytime.costs(net, torch.empty(1, *images.shape, device="meta")).fractions
+    for exit, (place, share) in enumerate(zip(getattr(net, "places", []), fractions, strict=True)):
+        print(f"exit {exit + 1}  after {place:32} {share:6.1%} of the cost")
+    print(f"Wrote {output}; train it with: anytime train --model {output} --data {data}")
+
+
+def network(asked: dict[str, Any], images: Data, trust: bool = False) -> AnytimeNetwork:
+    """The network that ``--model`` names: one of ours, a saved one, or one that a constructor builds."""
+    name, classes, channels = asked["model"], len(images.classes), images.shape[0]
+    if is_constructor(name):
+        if not trust and name.partition(":")[0] not in LIBRARIES:
+            raise AnytimeError(f"--model {name} may be any code that is installed here: name it again, or add --trust")
+        options = options_for(name, classes, channels, dict(map(_option, asked.get("option", []))))
+        return build_converted(name, images.shape, _exits(asked.get("exits", "4")), options, trust=trust)
+    if strange := [f"--{key}" for key in ("exits", "option") if asked.get(key)]:
+        raise AnytimeError(f"{strange[0]} is for constructors such as timm:resnet18, not for {name}")
+    if Path(name).is_dir():
+        net = load(name)
+        if net.preprocessing is not None:
+            images.matching(net.preprocessing)  # refuses other classes
+        return net.train()
+    return anytime.create_model(name, num_classes=classes, in_channels=channels)
+
+
+def _exits(text: str) -> int | list[str]:
+    return int(text) if text.isdigit() else [name.strip() for name in text.split(",")]
+
+
+def _option(text: str) -> tuple[str, Any]:
+    name, equals, value = text.partition("=")
+    if not equals or not name.isidentifier():
+        raise AnytimeError(f"--option {text}: expected name=value, e.g. img_size=32")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value

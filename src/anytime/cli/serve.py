@@ -1,0 +1,81 @@
+"""``anytime serve``."""
+
+import logging
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import anytime
+from anytime.cli.app import Option, app, typer
+from anytime.errors import AnytimeError, check_integer, require
+from anytime.serving.embedded import FOLDER, NAME, start_engine
+
+if TYPE_CHECKING:
+    from anytime.serving.served import Served
+
+
+@app.command()
+def serve(
+    runs: Annotated[list[Path] | None, typer.Argument(help="Folders of runs or saved models. Default: a small model "
+                                                           "of CIFAR-10 that comes with the package.")] = None,
+    host: Annotated[str, Option(help="Address to listen at; others than this machine's need a token.")] = "127.0.0.1",
+    port: Annotated[int, Option(help="Port to listen at; 0 takes a free one.")] = 8000,
+    backend: Annotated[str, Option(help="eager (PyTorch) or onnx (ONNX Runtime, faster on processors).")] = "eager",
+    engines: Annotated[int, Option(help="Processes that compute, for each model.")] = 1,
+    queue: Annotated[int, Option(help="Requests that may wait, for each model; more are refused.")] = 256,
+    token_file: Annotated[Path | None, Option(help="File with the token that clients must send.")] = None,
+    no_auth: Annotated[bool, Option("--no-auth", help="Listen at any address without a token.")] = False,
+    access_log: Annotated[bool, Option(help="One line of JSON per request, on standard error.")] = True,
+) -> None:  # fmt: skip
+    """Answer requests over HTTP, each before its deadline, with the deepest exit that the load allows.
+
+    The address that it prints shows a page to try it. SIGTERM ends it once admitted requests are answered; SIGHUP loads
+    the folders again.
+
+    Examples:
+    - `anytime serve`
+    - `anytime serve runs/a --backend onnx` exports the model to runs/a/onnx the first time
+    - `anytime serve runs/a runs/b --port 8080 --engines 2`
+    - `curl --data-binary @cat.png 'localhost:8000/predict?deadline=50ms'`
+    """
+    check_integer("--engines", engines, most=256)
+    check_integer("--queue", queue)
+    check_integer("--port", port, least=0, most=65535)
+    for module in ("starlette", "uvicorn", "httptools", "msgspec", "prometheus_client", "PIL"):
+        require(module, "serve")
+    from anytime.serving.server import read_token
+    from anytime.serving.server import serve as serve_models
+
+    token = None if token_file is None else read_token(token_file)
+    logging.basicConfig(format="%(message)s")
+    logging.getLogger("anytime").setLevel(logging.INFO)
+    logging.getLogger("anytime.access").disabled = not access_log
+    folders = _named(runs or [])
+    serve_models(
+        partial(_load, folders, backend, engines, queue),
+        host,
+        port,
+        token=token,
+        no_auth=no_auth,
+        version=anytime.__version__,
+        say=partial(print, flush=True),
+    )
+
+
+def _named(runs: list[Path]) -> dict[str, Path]:
+    """The folders by the names of the models: the last parts of their paths."""
+    if not runs:
+        return {NAME: FOLDER}
+    folders = {run.resolve().name: run for run in runs}
+    if len(folders) < len(runs):
+        raise AnytimeError(
+            f"two of the folders have the same name, which clients would use: {', '.join(map(str, runs))}"
+        )
+    return folders
+
+
+def _load(folders: dict[str, Path], backend: str, engines: int, queue: int) -> "dict[str, Served]":
+    from anytime.serving.served import Served
+
+    make_engine = partial(start_engine, backend=backend, processes=engines, queue=queue)
+    return {name: Served(name, folder, make_engine) for name, folder in folders.items()}

@@ -1,0 +1,150 @@
+"""Models by the name of their constructor, so that a converted model can be built again from a configuration."""
+
+import importlib
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from anytime.conversion.convert import convert
+from anytime.conversion.network import ConvertedNetwork
+from anytime.errors import AnytimeError, require
+
+LIBRARIES = ("timm", "torchvision", "transformers")
+"""Whose constructors are called without being trusted: they are looked up in the library's own list."""
+
+_OPTIONS = {"timm": {"num_classes", "in_chans", "img_size"}, "torchvision": {"num_classes"}}
+"""What a configuration may say to them; others could name files and addresses."""
+
+
+def is_constructor(name: Any) -> bool:
+    """Whether a model's name is that of a constructor: ``timm:resnet18``, ``package.module:function``.
+
+    Examples:
+        >>> is_constructor("timm:resnet18"), is_constructor("my.models:build"), is_constructor("resann-3-16")
+        (True, True, False)
+    """
+    return isinstance(name, str) and re.fullmatch(r"[A-Za-z_][\w.]*:[\w.-]+", name) is not None
+
+
+def build_converted(
+    name: str,
+    shape: tuple[int, ...],
+    exits: int | float | list[str] = 4,
+    options: Mapping[str, Any] | None = None,
+    *,
+    trust: bool = False,
+) -> ConvertedNetwork:
+    """Build a model by the name of its constructor and convert it; ``config`` says how to build it again.
+
+    Args:
+        name: ``timm:NAME``, ``torchvision:NAME``, ``transformers:CLASS``, or ``package.module:function``.
+        shape: of one input, without the samples: channels, height and width.
+        exits: as for ``convert``.
+        options: for the constructor; for a class of transformers, those of its config.
+        trust: allow ``package.module:function``, which may be anything that is installed.
+
+    Examples:
+        >>> net = build_converted("anytime.models.layers:LinearHead", (8, 4, 4), 1, {"channels": 8, "num_classes": 3},
+        ...                       trust=True)
+        >>> net.exits, net.config["model"]
+        (1, 'anytime.models.layers:LinearHead')
+    """
+    if not is_constructor(name):
+        raise AnytimeError(
+            f"{name!r} is not the name of a constructor: expected timm:resnet18 or package.module:function"
+        )
+    options = dict(options or {})
+    library, _, what = name.partition(":")
+    try:
+        if library in LIBRARIES:
+            model = _KNOWN[library](what, options)
+        elif trust:
+            model = _named(library, what)(**options)
+        else:
+            raise AnytimeError(
+                f"the model is built by {name}, which may be any code that is installed here; if you trust where it "
+                f"comes from, pass trust=True, or --trust on the command line"
+            )
+    except (AnytimeError, MemoryError):
+        raise
+    except Exception as error:  # whatever the constructor raises
+        raise AnytimeError(f"{name} with {options or 'no options'} fails: {type(error).__name__}: {error}") from error
+    if not isinstance(model, nn.Module):
+        raise AnytimeError(f"{name} returned a {type(model).__name__}; expected an nn.Module")
+    example = torch.randn(1, *shape, generator=torch.Generator().manual_seed(0))
+    net = convert(model, example, exits)
+    net.config = {"model": name, "options": options, "shape": list(shape), "exits": exits}
+    return net
+
+
+def options_for(name: str, classes: int, channels: int, more: Mapping[str, Any]) -> dict[str, Any]:
+    """The constructor's options for so many classes and channels, in its own words."""
+    library, _, what = name.partition(":")
+    words: dict[str, Any] = {
+        "timm": {"num_classes": classes, "in_chans": channels},
+        "torchvision": {"num_classes": classes},
+        "transformers": {"num_labels": classes, "num_channels": channels},
+    }.get(library, {})
+    if library not in LIBRARIES:
+        takes = inspect.signature(_named(library, what)).parameters
+        wanted = {"num_classes": classes, "in_channels": channels}
+        words = {key: value for key, value in wanted.items() if key in takes}
+    return {**words, **more}
+
+
+def _named(module: str, function: str) -> Callable[..., Any]:
+    try:
+        found = importlib.import_module(module)
+        for part in function.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError) as error:
+        raise AnytimeError(f"there is no {module}:{function} here ({error}): install or name what has it") from error
+    if not callable(found):
+        raise AnytimeError(f"{module}:{function} is a {type(found).__name__}; expected a function that builds a model")
+    return found
+
+
+def _check(library: str, what: str, known: list[str], options: Mapping[str, Any]) -> None:
+    if what not in known:
+        raise AnytimeError(f"{library} has no model {what!r}")
+    if strange := options.keys() - _OPTIONS[library]:
+        allowed = ", ".join(sorted(_OPTIONS[library]))
+        raise AnytimeError(f"{library}:{what} has the option {min(strange)!r}; a configuration may have {allowed}")
+
+
+def _timm(what: str, options: dict[str, Any]) -> nn.Module:
+    timm = require("timm", "examples")
+    _check("timm", what, timm.list_models(), options)
+    return timm.create_model(what, pretrained=False, **options)
+
+
+def _torchvision(what: str, options: dict[str, Any]) -> nn.Module:
+    models = require("torchvision.models", "examples")
+    _check("torchvision", what, models.list_models(), options)
+    return models.get_model(what, weights=None, **options)
+
+
+def _transformers(what: str, options: dict[str, Any]) -> nn.Module:
+    transformers = require("transformers", "examples")
+    kind: Any = getattr(transformers, what, None)
+    usable = inspect.isclass(kind) and issubclass(kind, transformers.PreTrainedModel)
+    config: Any = getattr(kind, "config_class", None) if usable else None
+    if config is None:
+        raise AnytimeError(f"transformers has no model {what!r}; expected a class such as ViTForImageClassification")
+    if bad := [key for key, value in options.items() if not _plain(value)]:
+        raise AnytimeError(f"transformers:{what}: the option {bad[0]!r} must be a number, a string or a list of them")
+    build: Any = getattr(transformers, what)
+    return build(config(**options))
+
+
+def _plain(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return all(map(_plain, value))
+    return value is None or isinstance(value, bool | int | float | str)
+
+
+_KNOWN = {"timm": _timm, "torchvision": _torchvision, "transformers": _transformers}

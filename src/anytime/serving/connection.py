@@ -1,0 +1,91 @@
+"""A connection that bounds what uvicorn does not: the size of headers, and the time that they take to arrive."""
+
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from anytime.serving.limits import Limits
+
+
+def bounded(limits: Limits) -> type[HttpToolsProtocol]:
+    """A protocol for uvicorn with these limits."""
+    return type("Bounded", (Connection,), {"limits": limits})
+
+
+class Connection(HttpToolsProtocol):
+    """One client. A request's headers must be here within ``limits.read`` seconds and ``limits.header`` bytes."""
+
+    limits = Limits()
+
+    def connection_made(self, transport: Any) -> None:
+        """A new connection: its first request must begin soon."""
+        super().connection_made(transport)
+        self._header_bytes, self._in_headers, self._timer = 0, True, None
+        self._expect_headers()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The client is gone."""
+        self._forget_timer()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes of a request."""
+        super().data_received(data)
+        if self._in_headers:
+            self._header_bytes += len(data)
+            if self._header_bytes > self.limits.header and not self.transport.is_closing():
+                self._refuse(431, "the headers are too large")
+
+    def on_message_begin(self) -> None:
+        """The first line of a request has begun."""
+        super().on_message_begin()
+        self._header_bytes, self._in_headers, self._too_large = 0, True, False
+        if self._timer is None:
+            self._expect_headers()
+
+    def on_url(self, url: bytes) -> None:
+        """A part of the address."""
+        self._count(url)
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header."""
+        self._count(name, value)
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        """All headers are here; the application reads the body."""
+        self._forget_timer()
+        self._in_headers = False
+        super().on_headers_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """What cannot be parsed is answered with 400, or 431 if that is the reason."""
+        if getattr(self, "_too_large", False):
+            self._refuse(431, "the headers are too large")
+        else:
+            self._refuse(400, msg)
+
+    def _count(self, *parts: bytes) -> None:
+        """A single read may hold more than the limit, so that parts are counted too; the error ends the parsing."""
+        self._header_bytes += sum(map(len, parts))
+        if self._header_bytes > self.limits.header:
+            self._too_large = True
+            raise ValueError("the headers are too large")
+
+    def _expect_headers(self) -> None:
+        self._timer = self.loop.call_later(self.limits.read, self._refuse, 408, "the headers took too long to arrive")
+
+    def _forget_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _refuse(self, status: int, reason: str) -> None:
+        self._forget_timer()
+        if self.transport.is_closing():
+            return
+        body = b'{"error":"%s"}' % reason.encode()
+        head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
+        self.transport.write(STATUS_LINE[status] + head + body)
+        self.transport.close()

@@ -1,0 +1,57 @@
+"""The model that comes with the package, and the images to try it with."""
+
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from anytime.errors import AnytimeError
+from anytime.export.backend import load_backend
+from anytime.files import read_json
+from anytime.inference.policy import FILE as POLICY
+from anytime.inference.policy import Policy
+from anytime.serving.engine import Engine
+from anytime.serving.model import saved_accuracy
+
+FOLDER = Path(__file__).with_name("embedded_model")
+"""A saved model: a ResANN trained on CIFAR-10, with its record, evaluation and policy; its README says how."""
+
+NAME = "cifar10"
+
+
+def check_backend(folder: Path, backend: str) -> None:
+    """Refuse to export it: nothing is written to the package's folder."""
+    if folder == FOLDER and backend != "eager":
+        raise AnytimeError(f"--backend {backend} exports a model beside itself: copy {FOLDER} and give the copy's path")
+
+
+def start_engine(folder: Path, backend: str = "eager", **options: Any) -> Engine:
+    """An engine for a model, this one or another: see ``Engine`` for the options.
+
+    Args:
+        folder: of a run or a saved model.
+        backend: ``eager`` (PyTorch) or ``onnx`` (ONNX Runtime).
+        options: of the engine.
+    """
+    check_backend(folder, backend)
+    if folder != FOLDER:
+        return Engine(folder, backend=backend, **options)  # which notes the times of the stages there
+    net = load_backend(folder, backend).float().eval()
+    policy = Policy.load(folder) if (folder / POLICY).is_file() else None
+    return Engine(net, policy=policy, accuracy=saved_accuracy(folder, net.exits), **options)
+
+
+@cache
+def samples() -> tuple[Path, ...]:
+    """Test images of CIFAR-10, in the order of their classes."""
+    return tuple(sorted((FOLDER / "images").glob("*.png")))
+
+
+@cache
+def _classes() -> tuple[str, ...]:
+    return tuple(read_json(FOLDER / "config.json", sealed=True)["preprocessing"]["classes"])
+
+
+def samples_for(classes: Iterable[str]) -> tuple[Path, ...]:
+    """The sample images for a model of these classes: none, unless the classes are CIFAR-10's."""
+    return samples() if tuple(classes) == _classes() else ()

@@ -1,0 +1,96 @@
+"""What Prometheus reads at /metrics."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from anytime.errors import require
+from anytime.serving.served import Served
+
+prometheus: Any = require("prometheus_client", "serve")
+_families: Any = require("prometheus_client.core", "serve")
+
+BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+"""Seconds."""
+
+CONTENT_TYPE: str = prometheus.CONTENT_TYPE_LATEST
+
+prometheus.disable_created_metrics()  # a second series for each counter
+
+
+class Metrics:
+    """Counters of one server.
+
+    Outcomes of a request: ``answered``, ``late`` (answered after its deadline), ``refused`` (503: not admitted),
+    ``invalid`` (the client's mistake), ``gone`` (the client hung up), ``failed``.
+    """
+
+    def __init__(self, models: Mapping[str, Served]) -> None:
+        self.registry = prometheus.CollectorRegistry()
+        common = {"registry": self.registry}
+        self.requests = prometheus.Counter(
+            "anytime_requests", "Requests for predictions.", ["model", "route", "outcome"], **common
+        )
+        self.exits = prometheus.Counter(
+            "anytime_answers", "Answers by the exit that gave them; 0 is the shallowest.", ["model", "exit"], **common
+        )
+        self.seconds = prometheus.Histogram(
+            "anytime_request_seconds", "Seconds from the request to its answer.", ["model", "route"],
+            buckets=BUCKETS, **common,
+        )  # fmt: skip
+        self.active = prometheus.Gauge("anytime_active_requests", "Requests that are not answered yet.", **common)
+        self.streams = prometheus.Gauge("anytime_streams", "Open streams.", **common)
+        self.registry.register(_Engines(models, self))
+
+    def count(self, model: str, route: str, outcome: str, exits: Iterable[int] = (), seconds: float = 0.0) -> None:
+        """Note how a request ended."""
+        self.requests.labels(model, route, outcome).inc()
+        if outcome in ("answered", "late"):
+            self.seconds.labels(model, route).observe(seconds)
+            for exit in exits:
+                self.exits.labels(model, exit).inc()
+
+    def in_time(self, model: str) -> float:
+        """Share of a model's answers that came before their deadlines; 1 if there are none."""
+        counts = {"answered": 0.0, "late": 0.0}
+        for sample in next(iter(self.requests.collect())).samples:
+            if sample.name.endswith("_total") and sample.labels["model"] == model:
+                counts[sample.labels["outcome"]] = counts.get(sample.labels["outcome"], 0.0) + sample.value
+        total = counts["answered"] + counts["late"]
+        return counts["answered"] / total if total else 1.0
+
+    def text(self) -> bytes:
+        """All metrics in the text format."""
+        return prometheus.generate_latest(self.registry)
+
+
+class _Engines:
+    """What the engines say of themselves, asked for when somebody looks."""
+
+    def __init__(self, models: Mapping[str, Served], metrics: Metrics) -> None:
+        self.models, self.metrics = models, metrics
+
+    def collect(self) -> Iterable[Any]:
+        share = _families.GaugeMetricFamily(
+            "anytime_in_time_ratio", "Share of answers before their deadlines.", labels=["model"]
+        )
+        gauges = {
+            key: _families.GaugeMetricFamily(f"anytime_engine_{name}", text, labels=["model"])
+            for key, (name, text) in _GAUGES.items()
+        }
+        for name, served in self.models.items():
+            share.add_metric([name], self.metrics.in_time(name))
+            stats = served.loaded.engine.stats()
+            for key, gauge in gauges.items():
+                gauge.add_metric([name], stats[key])
+        return [share, *gauges.values()]
+
+
+_GAUGES = {
+    "in_flight": ("queue_length", "Requests that are admitted and not answered yet."),
+    "waiting": ("waiting", "Samples that have reached no exit yet."),
+    "slow_down": ("slow_down_ratio", "Time of a stage divided by its time in the profile, on average."),
+    "slow_down_95": ("slow_down_95_ratio", "The same, 95th percentile: what is planned with."),
+    "workers": ("workers", "Engine processes that are ready."),
+    "restarts": ("restarts", "Engine processes that died and were replaced."),
+}
+"""By what an engine calls it: the name and what it is."""

@@ -1,0 +1,149 @@
+"""/predict and /stream: an image in, its class out; once, or at every exit."""
+
+import asyncio
+import base64
+import binascii
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+import torch
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from torch import Tensor
+
+from anytime.errors import AnytimeError
+from anytime.serving.bodies import body_of
+from anytime.serving.engine import Answer
+from anytime.serving.images import prepare_soon
+from anytime.serving.protocol import parse_json
+from anytime.serving.replies import event, json_reply
+from anytime.serving.served import Loaded
+from anytime.serving.service import Exchange, Service, answers_of, submit
+
+TOP = 5
+"""Classes in an answer."""
+
+
+class Sample(msgspec.Struct, forbid_unknown_fields=True):
+    """The JSON body of a prediction: either of the first two."""
+
+    image: str | None = None
+    """An encoded image in base64."""
+    input: list[Any] | None = None
+    """What the network sees: nested lists of numbers, channels × height × width."""
+    deadline: str | None = None
+
+
+_decoder = msgspec.json.Decoder(Sample)
+
+
+async def predict(request: Request) -> Response:
+    """The best answer before the deadline."""
+    service: Service = request.app.state.service
+    with service.exchange(request, "predict") as exchange:
+        served = service.model(request.query_params.get("model"))
+        exchange.model = served.name
+        async with served.use() as loaded:
+            x = await _sample(request, service, loaded, exchange)
+            (answer,) = await answers_of(request, [submit(loaded, x, exchange)])
+            exchange.answered([answer])
+            return json_reply({"model": served.name, **described(loaded, answer)})
+
+
+async def _sample(request: Request, service: Service, loaded: Loaded, exchange: Exchange) -> Tensor:
+    """What the body holds, as a batch of one; sets the deadline."""
+    async with body_of(request, service) as body:
+        sample = Sample()
+        if request.headers.get("content-type", "").partition(";")[0].strip() == "application/json":
+            sample = parse_json(_decoder, body)
+        exchange.begin(service.deadline(request, sample.deadline))
+        if sample.input is not None and sample.image is None:
+            return _numbers(sample.input)
+        if sample.image is not None and sample.input is None:
+            with suppress(binascii.Error, ValueError):
+                body = base64.b64decode(sample.image, validate=True)
+        if loaded.preprocessing is None:
+            raise AnytimeError('this model does not know how images are preprocessed: send JSON {"input": [...]}')
+        return await prepare_soon(body, loaded.preprocessing, service.limits.pixels)
+
+
+def _numbers(nested: list[Any]) -> Tensor:
+    try:
+        return torch.tensor([nested], dtype=torch.float32)
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        raise AnytimeError(f"input must be nested lists of numbers: {error}") from error
+
+
+def described(loaded: Loaded, answer: Answer, every: bool = False) -> dict[str, Any]:
+    """An answer as JSON holds it; ``every``: the heads of the earlier exits were evaluated too."""
+    probabilities = loaded.probabilities(answer)
+    best = probabilities.argsort()[::-1][:TOP].tolist()
+    top = [{"class": loaded.class_name(i), "probability": float(probabilities[i])} for i in best]
+    return {
+        **top[0],
+        "top": top,
+        "exit": answer.exit,
+        "exits": loaded.exits,
+        "complete": answer.complete,
+        "seconds": answer.seconds,
+        "macs": loaded.macs(answer.exit, every),
+        "stopped_by": answer.stopped_by,
+    }
+
+
+async def stream(request: Request) -> Response:
+    """The answer of every exit as it is reached, as server-sent events."""
+    service: Service = request.app.state.service
+    if len(service.streams) >= service.limits.streams:
+        raise HTTPException(503, f"{service.limits.streams} streams are open already", {"Retry-After": "1"})
+    queue: asyncio.Queue[Any] = asyncio.Queue()
+    service.streams.add(queue)
+    try:
+        events = _events(request, service, queue)
+        first = await anext(events)  # errors before the first answer have a status of their own
+    except BaseException:
+        service.streams.discard(queue)
+        raise
+
+    async def all_events() -> AsyncIterator[bytes]:
+        try:
+            yield first
+            async for each in events:
+                yield each
+        finally:
+            await events.aclose()
+            service.streams.discard(queue)
+
+    return StreamingResponse(all_events(), media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+
+
+async def _events(request: Request, service: Service, queue: "asyncio.Queue[Any]") -> AsyncGenerator[bytes]:
+    loop = asyncio.get_running_loop()
+    with service.exchange(request, "stream") as exchange:
+        served = service.model(request.query_params.get("model"))
+        exchange.model = served.name
+        async with served.use() as loaded:
+            x = await _sample(request, service, loaded, exchange)
+            future = submit(
+                loaded, x, exchange, on_exit=lambda answer: loop.call_soon_threadsafe(queue.put_nowait, answer)
+            )
+            future.add_done_callback(queue.put_nowait)
+            latest: Answer | None = None
+            try:
+                while (item := await queue.get()) is not future and (item or not latest):
+                    if item:  # and not the word to end with what there is
+                        latest = item
+                        yield event("exit", {"model": served.name, **described(loaded, item, every=True)})
+                latest = future.result() if item is future else latest
+                assert latest is not None
+                exchange.answered([latest])
+                yield event("answer", {"model": served.name, **described(loaded, latest, every=True)})
+            except Exception as error:
+                if latest is None:
+                    raise
+                yield event("error", {"error": str(error)})
+            finally:
+                future.cancel()

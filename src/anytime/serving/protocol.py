@@ -1,0 +1,213 @@
+"""The Open Inference Protocol, version 2, as KServe and Triton speak it: requests and responses, JSON and binary.
+
+A request is a JSON object; its tensors are in it as lists, or follow it as bytes (little-endian, row after row), in
+which case a header says where the JSON ends. Responses likewise. Nothing here knows HTTP or networks.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from anytime.errors import AnytimeError, require
+
+msgspec: Any = require("msgspec", "serve")
+
+LENGTH_HEADER = "Inference-Header-Content-Length"
+"""The header that says how many bytes of the body are JSON."""
+
+LARGEST_JSON = 4 * 2**20
+"""Bytes of JSON that are parsed: its numbers take about 15 times as much memory. Binary tensors may be larger."""
+
+DATATYPES: dict[str, Any] = {
+    "BOOL": np.dtype("?"),
+    "UINT8": np.dtype("u1"),
+    "UINT16": np.dtype("<u2"),
+    "UINT32": np.dtype("<u4"),
+    "UINT64": np.dtype("<u8"),
+    "INT8": np.dtype("i1"),
+    "INT16": np.dtype("<i2"),
+    "INT32": np.dtype("<i4"),
+    "INT64": np.dtype("<i8"),
+    "FP16": np.dtype("<f2"),
+    "FP32": np.dtype("<f4"),
+    "FP64": np.dtype("<f8"),
+    "BYTES": np.dtype("O"),
+}
+
+_NAMES = {dtype: name for name, dtype in DATATYPES.items()}
+
+
+class InputTensor(msgspec.Struct):
+    """An input as it stands in the JSON part of a request."""
+
+    name: str
+    shape: list[int]
+    datatype: str
+    parameters: dict[str, Any] = msgspec.field(default_factory=dict)
+    data: Any = None
+
+
+class OutputWanted(msgspec.Struct):
+    """An output that the client asks for."""
+
+    name: str
+    parameters: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
+class Request(msgspec.Struct):
+    """An inference request; ``arrays`` holds its inputs by name once it is parsed."""
+
+    inputs: list[InputTensor]
+    id: str | None = None
+    parameters: dict[str, Any] = msgspec.field(default_factory=dict)
+    outputs: list[OutputWanted] | None = None
+    arrays: dict[str, np.ndarray] = msgspec.field(default_factory=dict)
+
+    def wants(self, known: Mapping[str, Any]) -> dict[str, bool]:
+        """The outputs to return, and whether each of them is sent as bytes."""
+        binary = self.parameters.get("binary_data_output", False) is True
+        if not self.outputs:
+            return dict.fromkeys(known, binary)
+        for wanted in self.outputs:
+            if wanted.name not in known:
+                raise AnytimeError(f"there is no output {wanted.name[:40]!r}; outputs are {', '.join(known)}")
+        return {wanted.name: wanted.parameters.get("binary_data", binary) is True for wanted in self.outputs}
+
+
+_decoder = msgspec.json.Decoder(Request)
+
+
+def parse_json(decoder: Any, text: bytes) -> Any:
+    """Decode JSON of bounded size into what the decoder is for."""
+    if len(text) > LARGEST_JSON:
+        raise AnytimeError(f"the JSON has {len(text):,} bytes; at most {LARGEST_JSON:,} are parsed: send binary data")
+    try:
+        return decoder.decode(text)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise AnytimeError(f"the body is not the JSON that is expected: {error}") from error
+
+
+def parse_request(body: bytes, header_length: str | None = None) -> Request:
+    """The request in a body, with its tensors as arrays.
+
+    Args:
+        body: JSON, with binary data behind it if there are any.
+        header_length: the value of ``Inference-Header-Content-Length``, if the request has one.
+    """
+    end = len(body)
+    if header_length is not None:
+        if not (header_length.isascii() and header_length.isdigit()) or int(header_length[:12]) > end:
+            raise AnytimeError(f"{LENGTH_HEADER}: {header_length[:40]} must be a number of bytes, at most {end}")
+        end = int(header_length)
+    request = parse_json(_decoder, body[:end])
+    request.arrays = {}  # a client may have written something there
+    for tensor in request.inputs:
+        if tensor.name in request.arrays:
+            raise AnytimeError(f"there are two inputs called {tensor.name[:40]!r}")
+        size = tensor.parameters.get("binary_data_size")
+        if size is None:
+            request.arrays[tensor.name] = _from_list(tensor)
+            continue
+        if isinstance(size, bool) or not isinstance(size, int) or not 0 <= size <= len(body) - end:
+            raise AnytimeError(f"{_about(tensor)}: binary_data_size={size!r}, and {len(body) - end} bytes are left")
+        request.arrays[tensor.name] = _from_bytes(tensor, body[end : end + size])
+        end += size
+    if end != len(body):
+        raise AnytimeError(f"{len(body) - end} bytes follow the last tensor")
+    return request
+
+
+def _about(tensor: InputTensor) -> str:
+    return f"input {tensor.name[:40]!r} of type {tensor.datatype[:10]} and shape {tensor.shape[:10]}"
+
+
+def _described(tensor: InputTensor) -> tuple[Any, int]:
+    """The type and number of a tensor's elements."""
+    dtype = DATATYPES.get(tensor.datatype)
+    if dtype is None:
+        raise AnytimeError(f"{_about(tensor)}: the type must be one of {', '.join(DATATYPES)}")
+    if len(tensor.shape) > 8 or min(tensor.shape, default=0) < 0:
+        raise AnytimeError(f"{_about(tensor)}: a shape has at most 8 dimensions, none of them negative")
+    return dtype, math.prod(tensor.shape)
+
+
+def _from_list(tensor: InputTensor) -> np.ndarray:
+    """JSON data, nested or flat, as an array."""
+    dtype, count = _described(tensor)
+    if tensor.datatype == "BYTES":
+        texts = tensor.data if isinstance(tensor.data, list) else []
+        if len(texts) != count or not all(isinstance(text, str) for text in texts):
+            raise AnytimeError(f"{_about(tensor)}: data must be a flat list of {count} strings")
+        return np.array([text.encode() for text in texts], object).reshape(tensor.shape)
+    try:
+        # NumPy makes floats of integers that no type of its own holds all of.
+        array = np.asarray(tensor.data, dtype if tensor.datatype == "UINT64" and _integers(tensor.data) else None)
+    except (ValueError, OverflowError) as error:  # rows of different lengths; negative numbers
+        raise AnytimeError(f"{_about(tensor)}: {error}") from error
+    if array.size != count or array.dtype.kind not in {"b": "b", "f": "iuf"}.get(dtype.kind, "iu") * bool(count):
+        raise AnytimeError(f"{_about(tensor)}: data must be {count} numbers of this type, got {array.size}")
+    if dtype.kind in "iu" and not np.iinfo(dtype).min <= array.min() <= array.max() <= np.iinfo(dtype).max:
+        raise AnytimeError(f"{_about(tensor)}: a number is out of range")
+    with np.errstate(over="ignore"):  # becomes infinite, which networks' inputs are checked for
+        return array.astype(dtype).reshape(tensor.shape)
+
+
+def _integers(data: Any) -> bool:
+    return all(map(_integers, data)) if isinstance(data, list) else type(data) is int
+
+
+def _from_bytes(tensor: InputTensor, content: bytes) -> np.ndarray:
+    """Binary data as an array."""
+    dtype, count = _described(tensor)
+    if tensor.datatype == "BYTES":
+        return np.array(_split_bytes(tensor, content, count), object).reshape(tensor.shape)
+    if len(content) != count * dtype.itemsize:
+        raise AnytimeError(f"{_about(tensor)} takes {count * dtype.itemsize} bytes, got {len(content)}")
+    if tensor.datatype == "BOOL":
+        return (np.frombuffer(content, np.uint8) != 0).reshape(tensor.shape)
+    return np.frombuffer(content, dtype).reshape(tensor.shape)
+
+
+def _split_bytes(tensor: InputTensor, content: bytes, count: int) -> list[bytes]:
+    """Elements of type BYTES: each is preceded by its length, 4 bytes."""
+    found, place = [], 0
+    while len(found) < count:
+        start = place + 4
+        place = start + int.from_bytes(content[place:start], "little")
+        if start > len(content) or place > len(content):
+            raise AnytimeError(f"{_about(tensor)}: its bytes end within element {len(found) + 1}")
+        found.append(content[start:place])
+    if place != len(content):
+        raise AnytimeError(f"{_about(tensor)}: {len(content) - place} bytes follow its last element")
+    return found
+
+
+def format_response(
+    model: str, request: Request, outputs: Mapping[str, np.ndarray]
+) -> tuple[bytes, dict[str, str]]:  # fmt: skip
+    """The body and headers that answer a request."""
+    described, tail = [], []
+    for name, binary in request.wants(outputs).items():
+        array = np.ascontiguousarray(outputs[name])
+        entry: dict[str, Any] = {"name": name, "datatype": _NAMES[array.dtype], "shape": list(array.shape)}
+        if binary:
+            tail.append(_to_bytes(array))
+            entry["parameters"] = {"binary_data_size": len(tail[-1])}
+        else:
+            flat = array.ravel().tolist()
+            entry["data"] = [text.decode() for text in flat] if array.dtype == object else flat
+        described.append(entry)
+    answer = {"model_name": model, "model_version": "1", "outputs": described}
+    head = msgspec.json.encode(answer if request.id is None else {**answer, "id": request.id})
+    if not tail:
+        return head, {"Content-Type": "application/json"}
+    headers = {"Content-Type": "application/octet-stream", LENGTH_HEADER: str(len(head))}
+    return b"".join([head, *tail]), headers
+
+
+def _to_bytes(array: np.ndarray) -> bytes:
+    if array.dtype == object:
+        return b"".join(len(text).to_bytes(4, "little") + text for text in array.ravel())
+    return array.tobytes()

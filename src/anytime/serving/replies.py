@@ -1,0 +1,49 @@
+"""Replies: JSON, errors as the Open Inference Protocol has them, server-sent events."""
+
+import logging
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from anytime.errors import AnytimeError
+from anytime.inference.limits import UnfinishedError
+from anytime.serving.engine import EngineDiedError, OverloadedError
+from anytime.serving.service import ClientGoneError
+
+encode = msgspec.json.Encoder().encode
+
+
+def json_reply(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """A JSON reply."""
+    return Response(encode(content), status, headers, "application/json")
+
+
+def error_reply(status: int, reason: str, headers: Mapping[str, str] | None = None) -> Response:
+    """An error as clients of the protocol expect it."""
+    return json_reply({"error": reason}, status, headers)
+
+
+def event(name: str, content: Any) -> bytes:
+    """A server-sent event."""
+    return b"event: %s\ndata: %s\n\n" % (name.encode(), encode(content))
+
+
+async def explain(request: Request, error: Exception) -> Response:
+    """The reply to a request that could not be answered."""
+    if isinstance(error, HTTPException):
+        return error_reply(error.status_code, error.detail, error.headers)
+    if isinstance(error, ClientGoneError):
+        return Response(status_code=499)  # nobody reads it
+    if isinstance(error, OverloadedError):
+        return error_reply(503, str(error), {"Retry-After": str(max(1, math.ceil(error.retry_after)))})
+    if isinstance(error, UnfinishedError):
+        return error_reply(504, str(error))
+    if isinstance(error, AnytimeError) and not isinstance(error, EngineDiedError):
+        return error_reply(400, str(error))
+    logging.getLogger("anytime.serving").error("%s %s failed", request.method, request.url.path, exc_info=error)
+    return error_reply(500, f"{type(error).__name__}: {error}")

@@ -1,0 +1,156 @@
+"""Rush hour: a synthetic load that a client may start on a server of its own machine, and what becomes of it."""
+
+import asyncio
+import random
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from functools import partial
+from typing import Any
+
+import torch
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from torch import Tensor
+
+from anytime.errors import AnytimeError
+from anytime.serving.deadlines import seconds
+from anytime.serving.embedded import samples_for
+from anytime.serving.engine import OverloadedError
+from anytime.serving.replies import event
+from anytime.serving.served import Loaded, Served
+from anytime.serving.service import Service
+
+MOST_PER_SECOND, MOST_SECONDS = 3000.0, 30.0
+TICK = 0.1
+"""Seconds between two reports."""
+
+
+async def rush(request: Request) -> Response:
+    """Requests at random moments, so many per second; reports what came of them as server-sent events."""
+    service: Service = request.app.state.service
+    if not service.rush:
+        raise HTTPException(404, "this server takes no synthetic load")
+    if service.rushing or service.draining:
+        raise HTTPException(409, "a synthetic load is running already")
+    query = request.query_params
+    rate = _number(query.get("rate", "200"), "rate", MOST_PER_SECOND)
+    length = _number(query.get("seconds", "10"), "seconds", MOST_SECONDS)
+    deadline = service.deadline(request, "50ms")
+    events = _events(service, service.model(query.get("model")), rate, length, deadline)
+    return StreamingResponse(events, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+
+
+def _number(text: str, name: str, most: float) -> float:
+    number = seconds(text, name)
+    if not 0 < number <= most:
+        raise AnytimeError(f"{name}={text[:20]} must be above 0 and at most {most:g}")
+    return number
+
+
+async def _events(
+    service: Service, served: Served, rate: float, length: float, deadline: float
+) -> AsyncIterator[bytes]:  # fmt: skip
+    service.rushing = True
+    try:
+        async with served.use() as loaded:
+            load = Load(loaded, rate, length, deadline)
+            feeding = asyncio.ensure_future(load.feed())
+            try:
+                while not load.done and not service.draining:
+                    await asyncio.sleep(TICK)
+                    yield event("tick", load.report())
+                end = time.perf_counter() + deadline
+                while load.open and time.perf_counter() < end:
+                    await asyncio.sleep(0.01)
+                yield event("end", load.report())
+            finally:
+                feeding.cancel()
+    finally:
+        service.rushing = False
+
+
+class Load:
+    """An open loop: requests come when they come, however many are waiting; times count from the moment meant.
+
+    Args:
+        loaded: the model.
+        rate: requests per second, on average.
+        length: seconds.
+        deadline: seconds, of each request.
+    """
+
+    def __init__(self, loaded: Loaded, rate: float, length: float, deadline: float) -> None:
+        self.loaded, self.rate, self.deadline = loaded, rate, deadline
+        draw = random.Random()
+        self.moments: list[float] = []
+        moment = draw.expovariate(rate)
+        while moment < length:
+            self.moments.append(moment)
+            moment += draw.expovariate(rate)
+        self.inputs = _inputs(loaded)
+        self.begun, self.sent, self.refused, self.failed = 0.0, 0, 0, 0
+        self.answers: list[tuple[int, bool]] = []
+        self.reported = self.in_time = 0
+
+    @property
+    def done(self) -> bool:
+        """Whether all requests are sent."""
+        return self.sent == len(self.moments)
+
+    @property
+    def open(self) -> int:
+        """How many requests are not answered yet."""
+        return self.sent - len(self.answers) - self.refused - self.failed
+
+    async def feed(self) -> None:
+        """Send every request at its moment."""
+        self.begun = time.perf_counter()
+        for moment in self.moments:
+            wait = self.begun + moment - time.perf_counter()
+            if wait > 0 or self.sent % 8 == 0:  # others want the event loop too, if this is late
+                await asyncio.sleep(max(wait, 0))
+            self._send(self.begun + moment)
+
+    def _send(self, moment: float) -> None:
+        x = self.inputs[self.sent % len(self.inputs)]
+        self.sent += 1
+        left = self.deadline - (time.perf_counter() - moment)
+        try:
+            future = self.loaded.engine.submit(x, deadline=left)
+        except (OverloadedError, AnytimeError):
+            self.refused += 1
+            return
+        future.add_done_callback(partial(self._note, moment))
+
+    def _note(self, moment: float, future: Any) -> None:
+        in_time = time.perf_counter() - moment <= self.deadline
+        if future.cancelled() or future.exception():
+            self.failed += 1
+        else:
+            self.answers.append((future.result().exit, in_time))
+
+    def report(self) -> dict[str, Any]:
+        """What has happened so far, and the exits since the last report."""
+        fresh = self.answers[self.reported :]
+        self.reported += len(fresh)
+        self.in_time += sum(in_time for _, in_time in fresh)
+        exits = Counter(exit for exit, _ in fresh)
+        return {
+            "seconds": time.perf_counter() - self.begun,
+            "sent": self.sent,
+            "answered": self.reported,
+            "in_time": self.in_time,
+            "refused": self.refused,
+            "failed": self.failed,
+            "exits": [exits[exit] for exit in range(self.loaded.exits)],
+        }
+
+
+def _inputs(loaded: Loaded) -> list[Tensor]:
+    """The sample images, or noise for a model that they are not for."""
+    images = [loaded.preprocessing(path) for path in samples_for(loaded.classes)] if loaded.preprocessing else []
+    if not images and loaded.shape is None:
+        raise AnytimeError("this model's folder does not say what its input looks like")
+    return images or list(torch.randn(12, *(loaded.shape or ())).split(1))

@@ -1,0 +1,125 @@
+"""A model that is being served: its engine and what clients may know of it; replaced without losing a request."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from anytime.cost import Costs, costs
+from anytime.errors import AnytimeError
+from anytime.preprocessing import Preprocessing
+from anytime.serving.engine import Answer, Engine
+from anytime.serving.model import saved_accuracy
+
+
+@dataclass(eq=False)
+class Loaded:
+    """One state of a model's folder with an engine of its own; it is closed when nobody uses it any more."""
+
+    engine: Engine
+    exits: int
+    shape: tuple[int, ...] | None
+    """Of one sample; None if the folder does not say it."""
+    preprocessing: Preprocessing | None
+    classes: tuple[str, ...]
+    costs: Costs
+    accuracy: list[float]
+    """Share of right answers on held-out images, by exit; empty if it was not measured."""
+    users: int = 0
+    retired: bool = False
+    closed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def class_name(self, index: int) -> str:
+        """The name of a class; its number if it has none."""
+        return self.classes[index] if index < len(self.classes) else str(index)
+
+    def macs(self, exit: int, every: bool = False) -> int:
+        """Multiply-accumulates up to an exit; ``every``: with the heads of all earlier exits."""
+        every = every or self.engine.model.policy is not None  # which looks at all of them
+        return (self.costs.macs if every else self.costs.alone)[exit]
+
+    def check_sample(self, x: Tensor) -> Tensor:
+        """A batch of one as the network takes it, or an error that says what it takes."""
+        if self.shape is not None and tuple(x.shape[1:]) != self.shape:
+            raise AnytimeError(
+                f"the input has the shape {list(x.shape)}; expected [N, {', '.join(map(str, self.shape))}]"
+            )
+        if x.is_floating_point() and not bool(x.isfinite().all()):
+            raise AnytimeError("the input holds numbers that are infinite or no numbers")
+        return x
+
+    def probabilities(self, answer: Answer) -> np.ndarray:
+        """The probability of each class."""
+        logits = answer.logits.reshape(-1).numpy().astype(np.float64)
+        if not np.isfinite(logits).all():
+            raise AnytimeError("the network's answer to this input is infinite or no number: are its values too large?")
+        exponentials = np.exp(logits - logits.max())
+        return exponentials / exponentials.sum()
+
+
+class Served:
+    """A model under its name.
+
+    Args:
+        name: what clients call it.
+        folder: a run folder or a saved model.
+        make_engine: starts an engine for a folder.
+    """
+
+    def __init__(self, name: str, folder: Path, make_engine: Callable[[Path], Engine]) -> None:
+        self.name, self.folder, self._make_engine = name, folder, make_engine
+        self.loaded = self._load()
+        self._loading = threading.Lock()
+
+    def _load(self) -> Loaded:
+        engine = self._make_engine(self.folder)
+        net, example = engine.model.net, engine.model.example
+        shape = tuple(example.shape[1:]) if isinstance(example, Tensor) else None
+        prepared = net.preprocessing
+        cost = costs(net, example)
+        accuracy = saved_accuracy(self.folder, net.exits) or []
+        return Loaded(engine, net.exits, shape, prepared, prepared.classes if prepared else (), cost, accuracy)
+
+    @asynccontextmanager
+    async def use(self) -> AsyncIterator[Loaded]:
+        """The present state of the model, which stays open until the context ends, also if the model is replaced."""
+        loaded = self.loaded
+        loaded.users += 1
+        try:
+            yield loaded
+        finally:
+            loaded.users -= 1
+            if loaded.retired and not loaded.users:
+                loaded.closed.set()
+
+    async def reload(self) -> None:
+        """Load the folder again; requests that have begun are answered by the old model, new ones by the new."""
+        if not self._loading.acquire(blocking=False):
+            raise AnytimeError(f"{self.name} is being loaded already")
+        try:
+            old, self.loaded = self.loaded, await asyncio.to_thread(self._load)
+        finally:
+            self._loading.release()
+        old.retired = True
+        if old.users:
+            await old.closed.wait()
+        await asyncio.to_thread(old.engine.close)
+
+    def about(self) -> dict[str, Any]:
+        """What the page shows of the model."""
+        loaded = self.loaded
+        return {
+            "name": self.name,
+            "classes": list(loaded.classes),
+            "shape": loaded.shape,
+            "images": loaded.preprocessing is not None and loaded.preprocessing.channels in (1, 3),
+            "exits": loaded.exits,
+            "macs": loaded.costs.alone,
+            "accuracy": loaded.accuracy or None,
+        }

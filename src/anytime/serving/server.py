@@ -1,0 +1,172 @@
+"""The server process: sockets, signals, and an orderly end."""
+
+import asyncio
+import logging
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import FrameType
+
+import torch
+import uvicorn
+
+from anytime.errors import AnytimeError
+from anytime.files import read_file
+from anytime.serving.app import create_app
+from anytime.serving.connection import bounded
+from anytime.serving.limits import Limits
+from anytime.serving.served import Served
+from anytime.serving.service import Service
+
+LOG = logging.getLogger("anytime.serving")
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+def serve(
+    models: Callable[[], Mapping[str, Served]],
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    *,
+    token: str | None = None,
+    no_auth: bool = False,
+    limits: Limits | None = None,
+    version: str = "",
+    say: Callable[[str], object] = print,
+) -> None:
+    """Serve models until SIGTERM or SIGINT; SIGHUP loads them again.
+
+    Args:
+        models: loads them, by name; called once the port is known to be free.
+        host: the address to listen at. Other than the machine's own need a token, or ``no_auth``.
+        port: 0 takes a free one.
+        token: that clients must send as ``Authorization: Bearer …``.
+        no_auth: listen at any address without a token.
+        limits: what clients may ask for.
+        version: of the library, for clients that ask.
+        say: told the address once requests can be answered.
+    """
+    local = host in LOOPBACK
+    if not local and token is None and not no_auth:
+        raise AnytimeError(
+            f"--host {host}: other machines could use this server; give a --token-file that clients must know, or "
+            "write --no-auth"
+        )
+    limits = limits or Limits()
+    torch.set_num_threads(1)  # the engines compute
+    with bound_socket(host, port) as listener, ExitStack() as stack:
+        loaded = models()
+        for served in loaded.values():
+            stack.callback(lambda served=served: served.loaded.engine.close())
+        service = Service(loaded, limits, rush=local, version=version)
+        app = create_app(service, token, LOOPBACK if local and token is None and not no_auth else ())
+        config = uvicorn.Config(
+            app,
+            http=bounded(limits),
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            backlog=2048,
+            limit_concurrency=limits.connections,
+            timeout_keep_alive=int(limits.idle),
+            timeout_graceful_shutdown=5,
+        )
+        name = f"[{host}]" if ":" in host else host
+        address = f"http://{name}:{listener.getsockname()[1]}"
+        Server(config, service, lambda: say(f"ready {address}")).run(sockets=[listener])
+
+
+def bound_socket(host: str, port: int) -> socket.socket:
+    """A socket bound to an address, which does not listen yet."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind, protocol)
+    except (OSError, UnicodeError) as error:
+        raise AnytimeError(f"--host {host}: {error}") from error
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except (OSError, OverflowError) as error:
+        listener.close()
+        raise AnytimeError(f"cannot listen at {host}, port {port}: {error}; choose another --port") from error
+    return listener
+
+
+def read_token(path: Path) -> str:
+    """The token in a file: its first line."""
+    try:
+        token = read_file(path).decode("ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise AnytimeError(f"cannot read a token from {path}: {error}") from error
+    if len(token) < 16 or any(character.isspace() for character in token):
+        raise AnytimeError(
+            f"{path} must hold one token of at least 16 characters; this makes one: openssl rand -hex 32 > {path}"
+        )
+    return token
+
+
+class Server(uvicorn.Server):
+    """uvicorn with an orderly end: nothing new is admitted, what is admitted is answered, and the exit code is 0."""
+
+    def __init__(self, config: uvicorn.Config, service: Service, ready: Callable[[], object]) -> None:
+        super().__init__(config)
+        self.service, self._ready = service, ready
+        self._background: set[asyncio.Task[None]] = set()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Handle signals until the end; unlike uvicorn's, none is raised again afterwards."""
+        handlers = {signal.SIGINT: self.handle_exit, signal.SIGTERM: self.handle_exit}
+        if hasattr(signal, "SIGHUP"):
+            handlers[signal.SIGHUP] = self._handle_reload
+        before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen, then say so."""
+        self._loop = asyncio.get_running_loop()
+        await super().startup(sockets)
+        self._ready()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        """End in an orderly way; a second signal ends at once."""
+        if self.service.draining:
+            self.should_exit = self.force_exit = True
+        else:
+            self._soon(self._drain)
+
+    def _handle_reload(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        self._soon(self._reload)
+
+    def _soon(self, work: Callable[[], object]) -> None:
+        """Start work in the event loop, from a signal handler."""
+
+        def start() -> None:
+            task = asyncio.ensure_future(work())  # type: ignore[arg-type]
+            self._background.add(task)
+            task.add_done_callback(self._background.discard)
+
+        self._loop.call_soon_threadsafe(start)
+
+    async def _drain(self) -> None:
+        self.service.drain()
+        end = time.monotonic() + self.service.limits.deadline
+        while self.service.active and time.monotonic() < end:
+            await asyncio.sleep(0.01)
+        self.should_exit = True
+
+    async def _reload(self) -> None:
+        for served in self.service.models.values():
+            try:
+                await served.reload()
+                LOG.info("loaded %s again", served.name)
+            except AnytimeError as error:  # the old model goes on
+                LOG.error("could not load %s again: %s", served.name, error)

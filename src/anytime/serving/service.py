@@ -1,0 +1,147 @@
+"""What all requests of a server share: its models, limits and counters, and whether it is shutting down."""
+
+import asyncio
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+
+from anytime.errors import AnytimeError
+from anytime.inference.limits import UnfinishedError
+from anytime.serving.deadlines import deadline_of
+from anytime.serving.engine import Answer, EngineDiedError, OverloadedError
+from anytime.serving.limits import Limits
+from anytime.serving.metrics import Metrics
+from anytime.serving.served import Loaded, Served
+
+
+class ClientGoneError(Exception):
+    """The client hung up before it was answered."""
+
+
+@dataclass
+class Exchange:
+    """One request for predictions, from its first byte to its answer."""
+
+    deadline: float | None = None
+    started: float = 0.0
+    """When the whole request was here: deadlines count from then, since before the server can do nothing."""
+    model: str = ""
+    exits: list[int] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def begin(self, deadline: float) -> None:
+        """The request is complete: its time starts."""
+        self.deadline, self.started = deadline, time.perf_counter()
+
+    @property
+    def left(self) -> float:
+        """Seconds until the deadline."""
+        assert self.deadline is not None
+        left = self.deadline - (time.perf_counter() - self.started)
+        if left <= 0:
+            raise HTTPException(504, "reading the input took longer than the deadline")
+        return left
+
+    def answered(self, answers: list[Answer]) -> None:
+        """The answers are here."""
+        self.exits, self.seconds = [answer.exit for answer in answers], time.perf_counter() - self.started
+
+
+class Service:
+    """The state of a server.
+
+    Args:
+        models: by name; the first one answers requests that name none.
+        limits: what clients may ask for.
+        rush: whether clients may start a synthetic load.
+        version: of the library.
+    """
+
+    def __init__(self, models: Mapping[str, Served], limits: Limits, rush: bool = False, version: str = "") -> None:
+        self.models, self.limits, self.rush, self.version = models, limits, rush, version
+        self.metrics = Metrics(models)
+        self.metrics.active.set_function(lambda: self.active)
+        self.metrics.streams.set_function(lambda: len(self.streams))
+        self.draining = False
+        self.active = 0
+        self.body_bytes = 0
+        self.streams: set[asyncio.Queue[Any]] = set()
+        self.rushing = False
+
+    def model(self, name: str | None) -> Served:
+        """The model of this name, or the first one."""
+        if name is None:
+            return next(iter(self.models.values()))
+        if name not in self.models:
+            raise HTTPException(404, f"there is no model {name[:40]!r}; models are {', '.join(self.models)}")
+        return self.models[name]
+
+    def deadline(self, request: Request, written: str | None, microseconds: Any = None) -> float:
+        """The deadline of a request, in seconds."""
+        written = request.query_params.get("deadline", written)
+        return deadline_of(written, request.headers, self.limits.default, self.limits.deadline, microseconds)
+
+    def drain(self) -> None:
+        """Admit nothing more, and let the streams end with what they have."""
+        self.draining = True
+        for queue in self.streams:
+            queue.put_nowait(None)
+
+    @contextmanager
+    def exchange(self, request: Request, route: str) -> Iterator[Exchange]:
+        """Count a request by how it ends, and note the facts for the access log."""
+        exchange, outcome = Exchange(), "failed"
+        self.active += 1
+        try:
+            if self.draining:
+                raise HTTPException(503, "the server is shutting down", {"Retry-After": "1", "Connection": "close"})
+            yield exchange
+            late = exchange.deadline is not None and exchange.seconds > exchange.deadline
+            outcome = "late" if late else "answered"
+        except (asyncio.CancelledError, ClientGoneError):
+            outcome = "gone"
+            raise
+        except (OverloadedError, UnfinishedError):
+            outcome = "refused"
+            raise
+        except EngineDiedError:
+            raise
+        except (AnytimeError, HTTPException) as error:
+            status = error.status_code if isinstance(error, HTTPException) else 400
+            outcome = "refused" if status >= 500 else "invalid"
+            raise
+        finally:
+            self.active -= 1
+            self.metrics.count(exchange.model, route, outcome, exchange.exits, exchange.seconds)
+            facts = {"model": exchange.model, "outcome": outcome, "deadline": exchange.deadline}
+            request.scope["facts"] = {**facts, "exits": exchange.exits}
+
+
+async def answers_of(request: Request, futures: list["asyncio.Future[Answer]"]) -> list[Answer]:
+    """Wait for answers. If the client hangs up, or one answer fails, the others are not computed any further."""
+    everything = asyncio.gather(*futures)
+    gone = asyncio.ensure_future(_hung_up(request))
+    try:
+        await asyncio.wait({everything, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not everything.done():
+            raise ClientGoneError
+        return everything.result()
+    finally:
+        gone.cancel()
+        everything.cancel()
+
+
+async def _hung_up(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def submit(loaded: Loaded, x: Any, exchange: Exchange, **options: Any) -> "asyncio.Future[Answer]":
+    """Give a sample to the engine; cancelling the future takes it back."""
+    future = loaded.engine.submit(loaded.check_sample(x), deadline=exchange.left, **options)
+    return asyncio.wrap_future(future)

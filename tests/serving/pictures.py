@@ -1,0 +1,27 @@
+"""Images as clients send them."""
+
+import io
+import struct
+import zlib
+
+import numpy as np
+from PIL import Image
+
+
+def encoded(form="PNG", size=8, seed=0):
+    pixels = np.random.default_rng(seed).integers(256, size=(size, size, 3), dtype=np.uint8)
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, form)
+    return buffer.getvalue()
+
+
+def chunk(kind, content):
+    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+
+def bomb(side):
+    """A PNG of a few kilobytes that is side × side pixels large."""
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0))
+    packer = zlib.compressobj(9)
+    rows = b"".join(packer.compress(bytes(3 * side + 1)) for _ in range(min(side, 200))) + packer.flush()
+    return b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", rows) + chunk(b"IEND", b"")

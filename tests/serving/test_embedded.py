@@ -1,0 +1,34 @@
+"""The model that comes with the package is what its files say."""
+
+import torch
+
+import anytime
+from anytime.files import read_json
+from anytime.serving.embedded import FOLDER, samples, samples_for
+
+
+def test_it_is_small():
+    assert sum(path.stat().st_size for path in FOLDER.rglob("*") if path.is_file()) < 1.2e6
+
+
+def test_it_is_right_about_its_images_in_the_end():
+    net = anytime.load(FOLDER).float()
+    assert len(samples()) == 12
+    with torch.inference_mode():
+        last = net(net.preprocess(list(samples())))[-1].argmax(1)
+    assert [net.preprocessing.classes[i] for i in last] == [path.stem.partition("-")[2] for path in samples()]
+
+
+def test_its_record_belongs_to_it():
+    net = anytime.load(FOLDER)
+    record = read_json(FOLDER / "training.json")
+    assert record["model"] == net.config
+    assert record["last_epoch"]["epoch"] == record["recipe"]["epochs"]
+    errors = read_json(FOLDER / "evaluation.json")["errors"]
+    assert len(errors) == net.exits == len(anytime.Policy.load(FOLDER).temperatures)
+    assert errors[-1] < 0.2 < errors[0]
+
+
+def test_its_images_are_for_models_of_its_classes():
+    assert samples_for(anytime.load(FOLDER).preprocessing.classes) == samples()
+    assert samples_for(["cat", "dog"]) == ()
