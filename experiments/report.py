@@ -32,8 +32,8 @@ def write_report(preset: str, records: Records, folder: Path) -> None:
     (folder / PICTURES).mkdir(parents=True, exist_ok=True)
     for path, draw in pictures.items():
         draw(folder / path)
-    for old in (folder / PICTURES).glob("*.png"):
-        if f"{PICTURES}/{old.name}" not in pictures:
+    for old in (old for name in EXPERIMENTS for old in (folder / PICTURES).glob(f"{name}-*.png")):
+        if f"{PICTURES}/{old.name}" not in pictures:  # of an earlier report
             old.unlink()
     write_text(folder / "REPRODUCTION.md", as_markdown(preset, sections))
     write_text(folder / "reproduction.html", as_page(preset, sections, folder))

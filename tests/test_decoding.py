@@ -34,6 +34,12 @@ def test_gray_of_16_bits_keeps_the_upper_8(form):
     assert (pixels(saved(Image.fromarray(values), form)) == (values >> 8)[..., None]).all()
 
 
+def test_gray_of_16_bits_with_a_transparent_level():
+    values = np.arange(2**16, dtype=np.uint16).reshape(256, 256)
+    expected = np.where(values == 7, 255, values >> 8)
+    assert (pixels(saved(Image.fromarray(values), "PNG", transparency=7)) == expected[..., None]).all()
+
+
 def test_big_endian_too():
     values = np.arange(0, 2**16, 257, dtype=np.uint16).reshape(16, 16)
     content = saved(Image.fromarray(values.astype(">u2")), "TIFF")

@@ -155,12 +155,14 @@ def test_a_report_of_any_part_of_the_records(tmp_path, seed):
     runs = {run.name: run for name in EXPERIMENTS for run in load(name).runs("laptop") if draw.random() < part}
     records = Records({name: made_up(run, lambda _: draw.uniform(0.01, 0.9)) for name, run in runs.items()})
     (tmp_path / "reproduction").mkdir()
-    (tmp_path / "reproduction/old.png").touch()
+    (tmp_path / "reproduction/eann-old.png").touch()
+    (tmp_path / "reproduction/mine.png").touch()
     write_report("laptop", records, tmp_path)
     text, page = (tmp_path / "REPRODUCTION.md").read_text(), (tmp_path / "reproduction.html").read_text()
     nothing = text.count("Not enough runs have ended")
     assert nothing == {0: len(EXPERIMENTS), 1: 0}.get(part, nothing)
-    assert not (tmp_path / "reproduction/old.png").exists()
+    assert not (tmp_path / "reproduction/eann-old.png").exists()
+    assert (tmp_path / "reproduction/mine.png").exists()
     for picture in re.findall(r"\]\((.*?\.png)\)", text):
         assert (tmp_path / picture).stat().st_size > 5000
     assert page.startswith("<!doctype html>")

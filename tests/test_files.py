@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import os
+import resource
 import stat
 import textwrap
 import threading
@@ -14,7 +15,16 @@ import torch
 from safetensors.torch import save_file
 
 import anytime
-from anytime.files import pack, read_json, read_tensors, scratch, write_json, write_tensors, write_whole
+from anytime.files import (
+    pack,
+    read_json,
+    read_tensors,
+    scratch,
+    write_json,
+    write_tensors,
+    write_together,
+    write_whole,
+)
 
 
 def together(*tasks):
@@ -106,6 +116,13 @@ def test_links_are_replaced_not_followed(tmp_path):
     write_json(tmp_path / "file.json", {"a": 1})
     assert (tmp_path / "precious").read_text() == "precious"
     assert read_json(tmp_path / "file.json") == {"a": 1}
+
+
+def test_a_folder_that_is_a_link(tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    write_together(tmp_path / "link", {name: lambda path: path.write_text("x") for name in ("a", "b")})
+    assert sorted(path.name for path in (tmp_path / "real").iterdir()) == ["a", "b"]
 
 
 def test_a_failed_write_leaves_the_previous_file(tmp_path):
@@ -231,6 +248,21 @@ def test_what_never_ends_or_fills_the_memory_is_refused(tmp_path, read, kind):
     with pytest.raises(anytime.AnytimeError, match="cannot read") as error:
         read(tmp_path / "file")
     assert len(str(error.value)) < 1000
+
+
+def test_more_tensors_than_memory_are_refused(tmp_path):
+    size = 2**40  # of a file that takes no room on disk
+    header = json.dumps({"a": {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}}).encode()
+    with open(tmp_path / "file", "wb") as file:
+        file.write(len(header).to_bytes(8, "little") + header)
+        file.truncate(8 + len(header) + size)
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (2**39, before[1]))
+    try:
+        with pytest.raises(anytime.AnytimeError, match="cannot read"):
+            read_tensors(tmp_path / "file")
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
 
 
 def test_the_checksum_covers_names_types_and_shapes():

@@ -48,6 +48,43 @@ def test_weights_go_to_the_exits_that_they_were_saved_from(tmp_path):
         anytime.load(tmp_path, anytime.EANN([anytime.convert(model, x, exits=["2", "6"])]))
 
 
+def plain(stage=nn.Identity, outputs=3):
+    """A network of one's own, with random weights."""
+    return anytime.AnytimeNetwork(
+        [nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4), stage())], [nn.Linear(4, 3), nn.Linear(4, outputs)]
+    )
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda: plain(outputs=4),
+        lambda: plain(outputs=3).double(),
+        lambda: plain(lambda: nn.Linear(4, 4)),
+        lambda: plain(lambda: nn.BatchNorm1d(4)),
+    ],
+)
+@pytest.mark.parametrize("swapped", [False, True])
+def test_a_network_that_was_given_is_filled_whole_or_left_as_it_was(other, swapped, tmp_path):
+    saved, given = (other(), plain()) if swapped else (plain(), other())
+    anytime.save(saved, tmp_path)
+    before = {name: tensor.clone() for name, tensor in given.state_dict().items()}
+    with pytest.raises(anytime.AnytimeError, match="belongs to another network"):
+        anytime.load(tmp_path, given)
+    assert given.training
+    assert all(torch.equal(tensor, before[name]) for name, tensor in given.state_dict().items())
+
+
+def test_a_damaged_profile_leaves_the_network_that_was_given(tmp_path):
+    given = plain()
+    anytime.save(plain(), tmp_path)
+    (tmp_path / "profile.json").write_text("{}")
+    before = given.heads[0].weight.clone()
+    with pytest.raises(anytime.AnytimeError, match=r"profile\.json"):
+        anytime.load(tmp_path, given)
+    assert torch.equal(given.heads[0].weight, before)
+
+
 HOSTILE = {
     "no folder": (None, "no such folder"),
     "empty": ({}, "no config.json"),

@@ -167,6 +167,18 @@ def test_precision_is_kept(name):
     laws.precision_law(anytime.create_scheme(name, exits=3), losses)
 
 
+@pytest.mark.parametrize("name", schemes)
+def test_precision_does_not_depend_on_torchs_default(name):
+    expected = {key: value.dtype for key, value in anytime.create_scheme(name, exits=3).state_dict().items()}
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        balance = anytime.create_scheme(name, exits=3)
+    finally:
+        torch.set_default_dtype(default)
+    assert {key: value.dtype for key, value in balance.state_dict().items()} == expected
+
+
 def test_averages_move_with_losses_of_16_bits():
     """Rounded to bfloat16, an average of 4 would stop at 1.25 on its way to 1: the steps would be too small."""
     balance = anytime.AdaLoss(2, momentum=0.99).bfloat16()

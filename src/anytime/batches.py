@@ -73,6 +73,10 @@ def batches_of(net: AnytimeNetwork, items: Any) -> Iterator[Batch]:
 
 def check_batches(caller: str, items: Any) -> None:
     """Refuse what is not an iterable of batches, and say what is."""
+    if hasattr(items, "batches") and not isinstance(items, Iterable):  # a data set, or a split of one
+        raise AnytimeError(
+            f"{caller} expects batches, not a {type(items).__name__}: pass data.batches(data.validation)"
+        )
     single = isinstance(items, Tensor | str | bytes | Mapping)
     if single or (not isinstance(items, Iterable) and not hasattr(items, "__getitem__")):
         raise AnytimeError(

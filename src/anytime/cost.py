@@ -1,20 +1,18 @@
 """What each exit costs: multiply-accumulates and parameters. (Seconds are in ``latency.py``.)"""
 
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from types import SimpleNamespace
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
+from anytime.meta import on_meta, shapes
 from anytime.network import AnytimeNetwork, eval_mode, tensors_of
-
-M = TypeVar("M", bound=nn.Module)
 
 
 @dataclass(frozen=True)
@@ -135,25 +133,6 @@ def _counted(net: AnytimeNetwork, example: Any, params: list[int] | None = None)
             macs.append(counter.get_total_flops() // 2)
             heads.append(macs[-1] - before // 2)
     return Costs(macs, params or count_params(net.units), heads)
-
-
-def shapes(example: Any) -> Any:
-    """An input of the same shapes on the meta device."""
-    return tree_map(lambda leaf: leaf.to("meta") if isinstance(leaf, Tensor) else leaf, example)
-
-
-def on_meta(net: M) -> M:
-    """A copy on the meta device, without hooks."""
-    memo: dict[int, Any] = {}
-    for parameter in net.parameters():
-        memo[id(parameter)] = nn.Parameter(torch.empty_like(parameter, device="meta"), requires_grad=False)
-    for buffer in net.buffers():
-        memo[id(buffer)] = torch.empty_like(buffer, device="meta")
-    twin = copy.deepcopy(net, memo)
-    for module in twin.modules():  # hooks that users registered are not meant for the copy
-        for hooks in (module._forward_pre_hooks, module._forward_hooks, module._backward_hooks):
-            hooks.clear()
-    return twin
 
 
 def count_params(units: Sequence[tuple[nn.Module, nn.Module | None]]) -> list[int]:

@@ -50,8 +50,11 @@ def to_rgb(image: Any) -> Any:
     pillow = require("PIL.Image", "data")
     # TIFF has 32-bit integers of mode I, too; those of PNG and PPM are of 16 bits.
     sixteen_bits = image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM"))
-    if sixteen_bits and not image.has_transparency_data:
-        return pillow.fromarray((np.asarray(image) >> 8).astype(np.uint8)).convert("RGB")
+    if sixteen_bits:
+        levels = np.asarray(image)
+        gray = (levels >> 8).astype(np.uint8)
+        gray[levels == image.info.get("transparency", -1)] = 255  # the level that stands for nothing: white
+        return pillow.fromarray(gray).convert("RGB")
     if image.mode in ("I", "F"):
         raise ValueError(f"its pixels are 32-bit numbers (mode {image.mode}) of unknown range; save it with 8 bits")
     if image.has_transparency_data:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import isfinite
 from typing import Any, NamedTuple
 
 import torch
@@ -27,7 +28,7 @@ FRACTIONS = (0.25, 0.5, 0.75, 1.0)
 class Curve:
     """How good each exit is and what it costs; one entry per exit, shallow to deep.
 
-    ``errors`` and ``losses`` are None at exits that were not evaluated.
+    ``errors`` and ``losses`` are None at exits that were not evaluated; ``losses`` also where the loss is not finite.
     """
 
     errors: list[float | None]
@@ -130,6 +131,11 @@ def evaluate(
     metric = error if metric is None else metric
     if isinstance(data, Data):
         images = data.test if images is None else images
+        if images is not None and not isinstance(images, Images | Stream):
+            raise AnytimeError(
+                f"got a {type(images).__name__} for the images; expected a split such as data.validation, or "
+                "anytime.Images(pixels, labels)"
+            )
         if images is None or not len(images):
             raise AnytimeError(f"data {data.name!r} has no test images: pass some as evaluate(net, data, images)")
         data = data.matching(net.preprocessing)
@@ -232,8 +238,8 @@ def check_classes(answers: Sequence[Tensor], data: Data) -> None:
 
 
 def spread_out(values: Sequence[float | None], exits: list[int], total: int) -> list[float | None]:
-    """One value for each of all exits; None at those that are not among ``exits``."""
-    known = dict(zip(exits, values, strict=True))
+    """One value for each of all exits; None at those that are not among ``exits`` or have no finite value."""
+    known = {exit: value for exit, value in zip(exits, values, strict=True) if value is not None and isfinite(value)}
     return [known.get(i) for i in range(total)]
 
 

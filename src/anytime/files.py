@@ -125,7 +125,7 @@ def locked(folder: Path) -> Iterator[None]:
     deadline = time.monotonic() + LOCK_SECONDS
     while True:
         try:
-            lock = _lock(folder)
+            lock = _lock(folder.resolve())  # the folder's path may be a link
             break
         except BlockingIOError:
             if time.monotonic() > deadline:
@@ -138,7 +138,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def _lock(folder: Path) -> int | None:
-    """Lock a folder; None where the system cannot. BlockingIOError: someone else has it."""
+    """Lock a folder, which must not be a link; None where the system cannot. BlockingIOError: someone else has it."""
     if fcntl is None:
         return None
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
@@ -273,7 +273,7 @@ def read_tensors(path: Path, checksum: str | None = None) -> tuple[dict[str, Ten
         with safe_open(path, framework="pt") as file:
             header = json.loads((file.metadata() or {}).get("anytime", "{}"))
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (OSError, SafetensorError, ValueError, RecursionError) as error:
+    except (OSError, SafetensorError, ValueError, RecursionError, MemoryError) as error:
         raise AnytimeError(f"cannot read {path}: it is missing, truncated or no safetensors file ({error})") from error
     found = header.pop("checksum", None) if isinstance(header, dict) else None
     if not isinstance(found, str):
@@ -287,6 +287,20 @@ def read_tensors(path: Path, checksum: str | None = None) -> tuple[dict[str, Ten
         return tensors | same, {**header["about"]}
     except (AttributeError, LookupError, TypeError) as error:
         raise AnytimeError(f"cannot read {path}: its header is not one that anytime writes ({error})") from error
+
+
+def check_tensors(what: str, given: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
+    """Raise unless the tensors that were read have the names, types and shapes of those that they are for."""
+    if given.keys() != expected.keys():
+        different = sorted(given.keys() ^ expected.keys())
+        verb = "lacks" if different[0] in expected else "has an unknown"
+        raise AnytimeError(f"its {what} {verb} {different[0]} ({len(different)} names differ)")
+    for name, tensor in expected.items():
+        if given[name].shape != tensor.shape or given[name].dtype != tensor.dtype:
+            raise AnytimeError(
+                f"its {what} has {name} as {given[name].dtype} of shape {tuple(given[name].shape)}, not {tensor.dtype} "
+                f"of shape {tuple(tensor.shape)}"
+            )
 
 
 def _check_header(path: Path) -> None:

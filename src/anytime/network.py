@@ -1,6 +1,6 @@
 """AnytimeNetwork: a sequence of stages with an exit after each."""
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from typing import Any, NamedTuple, Self
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from anytime.errors import AnytimeError
+from anytime.meta import changes_input
 from anytime.preprocessing import Preprocessing
 
 
@@ -27,15 +28,17 @@ class ReachedExit:
     It can be called until the next stage runs, which may change the state in place.
     """
 
-    def __init__(self, head: Callable[[Any], Tensor], state: Any) -> None:
-        self._head: Callable[[Any], Tensor] | None = head
+    def __init__(self, head: nn.Module, state: Any) -> None:
+        self._head: nn.Module | None = head
         self._state = state
 
     def __call__(self) -> Tensor:
         """The logits of this exit."""
         if self._head is None:
             raise AnytimeError("the walk has gone past this exit: call it before the next stage runs")
-        logits = self._head(self._state)
+        # The next stage reads the state: a head that works in place gets a copy, or other answers would depend on it.
+        state = clone_tensors(self._state) if changes_input(self._head, self._state) else self._state
+        logits = self._head(state)
         # A head such as nn.Flatten returns the state's own memory, which the next stage may change in place.
         return logits.clone() if _shares_memory(logits, self._state) else logits
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
-from torch import Tensor, nn
-from torch.nn.modules.module import register_module_parameter_registration_hook
+from torch import Tensor
+from torch.nn.modules.module import _EXTRA_STATE_KEY_SUFFIX, register_module_parameter_registration_hook
 
 from anytime.combination.network import NAME as COMBINED
 from anytime.combination.network import combine
@@ -22,7 +22,7 @@ from anytime.ensemble.eann import EANN
 from anytime.ensemble.eann import NAME as ENSEMBLE
 from anytime.errors import AnytimeError, check_integer
 from anytime.evaluation import Curve
-from anytime.files import json_text, locked, pack, read_json, read_tensors, write_together
+from anytime.files import check_tensors, json_text, locked, pack, read_json, read_tensors, write_together
 from anytime.hub import address, fetch, prepared, publish
 from anytime.inference.batch_times import FILE as BATCH_TIMES
 from anytime.inference.conformal import FILE as SETS
@@ -90,8 +90,8 @@ def save(net: AnytimeNetwork, folder: str | Path, *, curve: Curve | None = None,
 def load(folder: str | Path, net: AnytimeNetwork | None = None, *, trust: bool = False) -> AnytimeNetwork:
     """Read a network that ``save`` or a training run wrote; in eval mode, on the CPU. Nothing is unpickled.
 
-    A folder whose files were altered or do not belong together is refused. Latency profiles beside the model
-    (``Profile.save``) are read too: ``predict`` uses them.
+    A folder whose files were altered or do not belong together is refused; a network that was given is then left as it
+    was. Latency profiles beside the model (``Profile.save``) are read too: ``predict`` uses them.
 
     Args:
         folder: the model's folder, or that of a finished training run; or ``hf://owner/name`` on the Hugging Face Hub,
@@ -109,21 +109,14 @@ def load(folder: str | Path, net: AnytimeNetwork | None = None, *, trust: bool =
     net = _build(folder, config["network"], len(tensors), trust or trusted()) if net is None else net
     build = build and not isinstance(net, ConvertedNetwork)  # that one is complete
     _check_layout(folder, config["layout"], net)
-    _check_types(folder, tensors, net, convert=build)
-    try:
-        net.load_state_dict(tensors, assign=build)
-    except (RuntimeError, AnytimeError) as error:
-        problem = str(error).split("\n\t")[1].strip() if "\n\t" in str(error) else str(error)
-        whose = "config.json describes" if build else "was given"
-        raise AnytimeError(
-            f"{folder}: {WEIGHTS} belongs to another network than the one that {whose}: {problem}"
-        ) from error
+    profiles = read_profiles(folder)
+    _fill(folder, tensors, net, build)
     net.preprocessing = config["preprocessing"]
     if config["about"]:
         net.config = {**(net.config or {"model": None}), "about": config["about"]}
     if build:  # reading has laid the weights out anew
         net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    for profile in read_profiles(folder):
+    for profile in profiles:
         if len(profile.stages) == len(net.stages):
             remember(net, profile)
     return net.eval()
@@ -179,13 +172,30 @@ def _check_layout(folder: Path, saved: dict[str, Any], net: AnytimeNetwork) -> N
             )
 
 
-def _check_types(folder: Path, tensors: dict[str, Tensor], net: nn.Module, convert: bool) -> None:
-    """A network built from the folder takes the precision that was saved (``net.half()``); a given one must have it."""
-    for name, expected in net.state_dict().items():
-        if name not in tensors or tensors[name].dtype == expected.dtype:
-            continue
-        if not (convert and tensors[name].is_floating_point() and expected.is_floating_point()):
-            raise AnytimeError(f"{folder}: {WEIGHTS} has {name} as {tensors[name].dtype}, not {expected.dtype}")
+def _fill(folder: Path, tensors: dict[str, Tensor], net: AnytimeNetwork, build: bool) -> None:
+    """Load the weights; a network that they do not belong to is left as it was.
+
+    A network built from the folder takes the precision that was saved (``net.half()``); a given one must have it.
+    """
+    expected = {name: _expected(name, tensor, tensors.get(name), build) for name, tensor in net.state_dict().items()}
+    try:
+        check_tensors("network", tensors, expected)
+        net.load_state_dict(tensors, assign=build)
+    except (RuntimeError, AnytimeError) as error:
+        problem = str(error).split("\n\t")[1].strip() if "\n\t" in str(error) else str(error)
+        whose = "config.json describes" if build else "was given"
+        raise AnytimeError(
+            f"{folder}: {WEIGHTS} belongs to another network than the one that {whose}: {problem}"
+        ) from error
+
+
+def _expected(name: str, tensor: Tensor, saved: Tensor | None, build: bool) -> Tensor:
+    """What a saved tensor must be like."""
+    if saved is not None and name.endswith(_EXTRA_STATE_KEY_SUFFIX):
+        return saved  # of any shape; the module itself checks it before anything is loaded
+    if saved is not None and build and tensor.is_floating_point() and saved.is_floating_point():
+        return tensor.to(saved.dtype)
+    return tensor
 
 
 def trusted() -> bool:

@@ -24,7 +24,7 @@ def test_a_team(tmp_path, monkeypatch):
         with warnings.catch_warnings(record=True), pytest.raises(anytime.AnytimeError, match="shapes"):
             team.predict(torch.zeros(2, 99))
         monkeypatch.setattr(ray_actors, "START_SECONDS", 0.5)
-        with pytest.raises(anytime.AnytimeError, match=r"0 of the cluster's 2 CPUs are free"):
+        with pytest.raises(anytime.AnytimeError, match=r"\d of the cluster's 2 CPUs are free"):
             Team(ensemble(), workers=1, threads=1, cluster=True)  # the first team has them
 
 

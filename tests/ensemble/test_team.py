@@ -341,6 +341,31 @@ def test_a_team_without_file_descriptors_says_so_and_recovers(tmp_path):
     assert last == "True True"
 
 
+FORK = """
+import os, sys
+import anytime
+from test_team import X, ensemble, pids
+
+if __name__ == "__main__":
+    with anytime.Team(ensemble(), workers=1, threads=1) as team:
+        assert team.predict(X).complete
+        workers = pids()
+        if child := os.fork():
+            assert os.waitpid(child, 0)[1] == 0
+            print(team.predict(X).complete, pids() == workers)
+        else:
+            sys.exit()
+"""
+
+
+def test_a_forked_child_that_ends_leaves_the_workers_alone(tmp_path):
+    (tmp_path / "script.py").write_text(FORK)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-W", "ignore", "script.py"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=LONG)
+    assert (done.stdout, done.stderr, done.returncode) == ("True True\n", "", 0)
+
+
 SCRIPT = """
 import torch, anytime
 eann = anytime.EANN([anytime.create_model(f"resann-{n}-8") for n in (1, 2)]).eval()

@@ -42,7 +42,15 @@ class View(nn.Module):
 
 
 STAGES = [lambda: Scale(1.25), lambda: Add(0.5), lambda: nn.ReLU(inplace=True), View, nn.Identity]
-HEADS = [lambda: Scale(2.0), nn.Identity, nn.Flatten, lambda: nn.Linear(WIDTH, WIDTH)]
+HEADS = [
+    lambda: Scale(2.0),
+    nn.Identity,
+    nn.Flatten,
+    lambda: nn.Linear(WIDTH, WIDTH),
+    lambda: nn.Sequential(nn.ReLU(inplace=True), nn.Linear(WIDTH, WIDTH)),
+    lambda: Add(0.25),
+    View,
+]
 
 
 @st.composite
@@ -168,6 +176,19 @@ def test_a_converted_model_with_operations_in_place(block, ensemble):
             eann.offered = [(0, 0), (0, 3), (0, 5)]
             net, expected = eann, [expected[0], expected[3], expected[5]]
         every_way(net, x, expected)
+
+
+@pytest.mark.filterwarnings("ignore:.*is paused inside its own code")
+@pytest.mark.parametrize("block", [Block, Untraceable])
+def test_heads_of_a_converted_model_that_work_in_place(block):
+    model, x = nn.Sequential(block(), nn.Linear(WIDTH, WIDTH), block()), torch.randn(3, WIDTH)
+    net = anytime.convert(model, x, exits=["0", "1"], head=lambda *_: nn.Sequential(Add(0.5), Scale(2.0)))
+    assert (net.paused_because is not None) == (block is Untraceable)
+    with torch.no_grad():
+        expected = [2 * (model[: i + 1](x) + 0.5) for i in range(2)] + [model(x)]
+        every_way(net.eval(), x, expected)
+        for logits, wanted in zip(net.train()(x), expected, strict=True):
+            torch.testing.assert_close(logits, wanted)
 
 
 def test_an_exit_that_the_walk_has_passed_is_refused():

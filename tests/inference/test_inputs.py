@@ -27,6 +27,13 @@ def test_arrays_of_floats_are_taken(way, dtype):
     assert torch.equal(logits, WAYS[way](NET, torch.from_numpy(x).float()).logits)
 
 
+@pytest.mark.parametrize("arranged", [lambda x: x[..., ::-1], lambda x: x.astype(">f4"), np.asfortranarray])
+def test_arrays_that_torch_cannot_take_as_they_are(arranged):
+    x = arranged(np.random.default_rng(0).normal(size=(2, 3, 16, 16)).astype(np.float32))
+    expected = torch.tensor(x.tolist())
+    torch.testing.assert_close(anytime.predict(NET, x).logits, anytime.predict(NET, expected).logits)
+
+
 def test_arrays_in_a_dict():
     class Lookup(nn.Module):
         def __init__(self):
@@ -49,6 +56,8 @@ def test_arrays_in_a_dict():
         (torch.zeros(1, 3, 16, 16, dtype=torch.uint8), r"uint8.*float32.*normalize pixels as in training"),
         (np.zeros((1, 3, 16, 16), np.uint8), r"uint8.*float32.*normalize pixels as in training"),
         (torch.zeros(1, 3, 16, 16, dtype=torch.float64), r"float64.*float32.*x\.to\(torch\.float32\)"),
+        (np.zeros((1, 3, 16, 16), np.int64), r"int64.*float32.*x\.to\(torch\.float32\)"),
+        (torch.zeros(1, 3, 16, 16, dtype=torch.bool), r"bool.*float32.*x\.to\(torch\.float32\)"),
         (np.array(["image.png"]), "array of numbers"),
         (None, "the input is None; expected a tensor or an array"),
         ("image.png", "the input is a str; expected a tensor or an array"),

@@ -39,13 +39,23 @@ def test_impossible_trainings_are_refused(data, tmp_path):
         ({"precision": "int8"}, "float32, bfloat16 or float16"),
         ({"checkpoint_seconds": -1}, "checkpoint_seconds=-1 must be"),
         ({"optimizer": "magic"}, "one of sgd, adamw"),
+        ({"recipe": "cifar"}, r"recipe='cifar' must be an anytime\.Recipe"),
+        ({"scheme": 5}, "scheme=5 must be a name such as 'adaloss'"),
+        ({"output": 5}, "output=5 must be a folder"),
     ):
         with pytest.raises(anytime.AnytimeError, match=says):
-            train(small(), data, output=tmp_path / "run", **options)
+            train(small(), data, **{"output": tmp_path / "run", **options})
     assert not (tmp_path / "run").exists()
 
 
 def test_what_is_not_batches_is_refused_with_what_works(data):
+    with pytest.raises(anytime.AnytimeError, match=r"got a list for the images; expected .*data\.validation"):
+        anytime.evaluate(small(), data, [(torch.zeros(8, 1, 8, 8), torch.zeros(8, dtype=torch.int64))])
+    eann = anytime.EANN([small()])
+    for wrong in (data, data.validation):
+        for call in (lambda x: anytime.calibrate(small(), x, 0.5, "fraction"), eann.fit_order):
+            with pytest.raises(anytime.AnytimeError, match=r"expects batches, not a .*data\.batches\("):
+                call(wrong)
     for wrong in (torch.zeros(8, 1, 8, 8), 3, {"labels": torch.zeros(8)}):
         for call in (lambda x: anytime.fit(small(), x), lambda x: anytime.evaluate(small(), x)):
             with pytest.raises(anytime.AnytimeError, match=r"expects batches, not a .*: a DataLoader.*load_data"):

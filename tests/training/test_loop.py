@@ -123,6 +123,30 @@ def test_parts_of_a_batch_add_up(data):
     assert one.history[-1]["train"]["losses"] == pytest.approx(two.history[-1]["train"]["losses"], abs=1e-5)
 
 
+class WrongWhenAsked(torch.nn.Linear):
+    """A head whose answers are no numbers, but not in training."""
+
+    def forward(self, x):
+        return super().forward(x) / (1 if self.training else 0)
+
+
+def test_a_validation_loss_that_is_not_finite_does_not_end_a_run(data, tmp_path):
+    net = linear()
+    net.heads[1] = WrongWhenAsked(16, 10)
+    result = train(net, data, output=tmp_path / "run")
+    log = [json.loads(line) for line in (tmp_path / "run/log.jsonl").read_text().splitlines()]
+    assert log == result.history
+    for losses in (log[-1]["validation"]["losses"], result.curve.losses):
+        assert losses[0] > 0
+        assert losses[1] is None
+
+
+@pytest.mark.parametrize("scheme", [lambda losses: losses, lambda _: 1.0, lambda losses: losses.detach().sum()])
+def test_a_scheme_that_returns_something_else_is_told_so(scheme, data):
+    with pytest.raises(anytime.AnytimeError, match="must return a scalar tensor made from the losses"):
+        train(linear(), data, scheme)
+
+
 def test_impossible_trainings_are_refused(data):
     with pytest.raises(anytime.AnytimeError, match="batch size of at least 200"):
         train(small(), data, accumulate=200)

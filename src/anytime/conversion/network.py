@@ -12,7 +12,8 @@ from anytime.conversion.pausing import Place, Watch
 from anytime.conversion.stages import Trunk
 from anytime.conversion.survey import Survey
 from anytime.errors import AnytimeError
-from anytime.network import AnytimeNetwork, Step
+from anytime.meta import changes_input
+from anytime.network import AnytimeNetwork, Step, clone_tensors
 
 
 class ConvertedNetwork(AnytimeNetwork):
@@ -148,4 +149,6 @@ class Exit(nn.Module):
 
     def _apply_head(self, features: Tensor, mask: Tensor | None) -> Tensor:
         features = features.movedim(self.batch_dim, 0) if self.batch_dim else features
-        return self.head(features) if mask is None else self.head(features, mask)
+        inputs = (features,) if mask is None else (features, mask)
+        # In training mode all heads run at last, and the features of two exits may be the same memory.
+        return self.head(*clone_tensors(inputs) if changes_input(self.head, *inputs) else inputs)

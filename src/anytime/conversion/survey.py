@@ -11,8 +11,9 @@ from torch.utils._pytree import tree_leaves
 from anytime.conversion.outputs import describe, find_logits, first_tensor, is_packed
 from anytime.conversion.pausing import Place, Watch
 from anytime.conversion.stages import Trunk
-from anytime.cost import counting, on_meta, shapes
+from anytime.cost import counting
 from anytime.errors import AnytimeError
+from anytime.meta import on_meta, shapes
 
 NEGLIGIBLE = 0.05
 """If less than this share of the cost follows a named module, the model's own classifier is that exit."""

@@ -150,8 +150,9 @@ def _statistics(pixels: Tensor) -> tuple[list[float], list[float]]:
     """Mean and standard deviation of each channel, pixels from 0 to 1, from exact counts of the 256 values."""
     mean, std = [], []
     for channel in pixels.unbind(1):
-        counts = channel.flatten().to(torch.int64).bincount(minlength=256).double()
-        values = torch.arange(256, dtype=torch.float64, device=pixels.device) / 255
+        # Double precision, which not every device has: on the CPU.
+        counts = channel.flatten().to(torch.int64).bincount(minlength=256).cpu().double()
+        values = torch.arange(256, dtype=torch.float64) / 255
         average = (counts @ values / counts.sum()).item()
         mean.append(average)
         std.append(max((counts @ (values - average).square() / counts.sum()).item() ** 0.5, 1e-6))

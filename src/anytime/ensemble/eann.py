@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
+from anytime.batches import check_batches
 from anytime.cost import costs
 from anytime.errors import AnytimeError
 from anytime.evaluation import collect
@@ -233,6 +234,7 @@ class EANN(AnytimeNetwork):
         Returns:
             The error of every exit of every network, in the order of the networks' costs.
         """
+        check_batches("fit_order", validation)
         batches = iter(validation)
         first = list(next(zip(batches, strict=False), ()))
         before = self._offered

@@ -1,13 +1,17 @@
 """Workers that are processes of this machine, each at the other end of a pipe."""
 
 import multiprocessing
+import os
 import pickle
 import signal
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
+from multiprocessing import process
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
@@ -15,6 +19,17 @@ from torch import Tensor
 from anytime.ensemble.eann import EANN
 from anytime.ensemble.workers import HaltedRuns, MemberError, WorkerDied, dumped, run_member, to_arrays, to_tensors
 from anytime.memory import keep_freed_memory
+
+_started: WeakSet[BaseProcess] = WeakSet()
+
+
+def _leave_to_the_parent() -> None:
+    """In a forked child: multiprocessing would end the parent's workers when the child ends."""
+    process._children.difference_update(_started)  # type: ignore[attr-defined]
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_to_the_parent)
 
 
 class ProcessFactory:
@@ -51,6 +66,7 @@ class ProcessWorker:
             arguments = (theirs, factory.threads)
             self.process = factory.context.Process(target=_serve, args=arguments, name="anytime worker", daemon=True)
             self.process.start()
+            _started.add(self.process)
         except BaseException:
             self.pipe.close()
             raise
@@ -103,7 +119,7 @@ class ProcessWorker:
             raise self._died() from error
 
     def _died(self) -> WorkerDied:
-        self.process.join(1)
+        self.process.join(10)  # its end of the pipe is closed, so it is ending, on a busy machine not at once
         code = self.process.exitcode
         how = f"signal {-code}" if code and code < 0 else f"exit code {code}"
         return WorkerDied(f"process {self.process.pid}, {how}")

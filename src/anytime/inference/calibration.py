@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from anytime.batches import Batch, Peeked, one_sample
+from anytime.batches import Batch, Peeked, check_batches, one_sample
 from anytime.cost import costs
 from anytime.errors import AnytimeError
 from anytime.evaluation import Outputs, collect
@@ -80,6 +80,7 @@ def calibrate(
             "calibrate takes either a budget, or a risk with or without delta and labels=False: "
             'calibrate(net, batches, budget=0.5, unit="fraction") or calibrate(net, batches, risk=0.02, delta=0.05)'
         )
+    check_batches("calibrate", validation)
     peeked = Peeked(net, validation if labels else map(_without_labels, validation))
     if callable(score):
         if budget is None:

@@ -50,9 +50,14 @@ def explained(net: Any, x: Any) -> Iterator[None]:
                 raise AnytimeError(
                     f"{given}: normalize pixels as in training first: net.preprocess(pixels), or data.normalize(pixels)"
                 ) from error
-            if leaf.is_floating_point():
+            if leaf.is_floating_point() or _about_types(error):
                 raise AnytimeError(f"{given}: convert it with x.to(torch.{_name(weight)})") from error
         raise
+
+
+def _about_types(error: Exception) -> bool:
+    """Whether an operation complained about the type of a tensor: an index may be an integer for good reason."""
+    return any(words in str(error) for words in ("scalar type", "not implemented for", "bool tensor", "dtype"))
 
 
 def device_of(x: Any) -> torch.device:
@@ -70,7 +75,8 @@ def _weight(net: Any) -> Tensor | None:
 def _tensor(array: np.ndarray, weight: Tensor | None) -> Tensor:
     if array.dtype.kind not in "fiub":
         raise AnytimeError(f"the input is an array of {array.dtype}; expected an array of numbers")
-    tensor = torch.as_tensor(array)
+    # A copy where torch cannot take the array as it is: in the byte order of another machine, or mirrored (x[::-1]).
+    tensor = torch.as_tensor(np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("=")))
     if weight is None:
         return tensor
     return tensor.to(weight.device, weight.dtype if tensor.is_floating_point() else None)

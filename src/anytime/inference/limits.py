@@ -9,10 +9,11 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from anytime.cost import Costs, known_costs, shapes
+from anytime.cost import Costs, known_costs
 from anytime.errors import AnytimeError, check_integer
 from anytime.inference.clock import Clock
 from anytime.inference.inputs import as_input, explained
+from anytime.meta import shapes
 
 
 class Stop(Protocol):

@@ -1,5 +1,6 @@
 """``fit``: train a network, write its run folder, resume bit for bit what was interrupted."""
 
+import os
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -116,6 +117,10 @@ def fit(
     if validation is not None:
         check_batches("validation", validation)
     recipe = recipe_with(recipe, data, changes)
+    if not isinstance(scheme, str) and not callable(scheme):
+        raise AnytimeError(f"scheme={scheme!r} must be a name such as 'adaloss', or a function of the losses")
+    if not isinstance(output, str | os.PathLike | None):
+        raise AnytimeError(f"output={output!r} must be a folder, as a string or a path")
     check_number("checkpoint_seconds", checkpoint_seconds)
     device = next(net.parameters()).device
     if isinstance(scheme, str):

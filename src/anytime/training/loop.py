@@ -13,12 +13,12 @@ from torch import Tensor, nn
 
 from anytime import distributed
 from anytime.batches import batches_of
-from anytime.cost import on_meta
 from anytime.data.augmentation import mix
 from anytime.data.dataset import Data
 from anytime.errors import AnytimeError, check_integer
 from anytime.evaluation import Curve, check_classes, evaluate, image_batches, measure, spread_out
 from anytime.losses import Function, cross_entropy
+from anytime.meta import on_meta
 from anytime.network import AnytimeNetwork
 from anytime.progress import Progress, progress
 from anytime.training.averaging import WeightAverage

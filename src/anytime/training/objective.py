@@ -88,7 +88,12 @@ class Objective:
         weighed = torch.where(losses.isfinite().all(), losses * share, torch.nan)
         if self.where is not None:  # a scheme gets one loss per exit; those left out are zeros without a graph
             weighed = losses.new_zeros(self.exits, self.tasks).index_copy(0, self.where, weighed)
-        return self.scheme(weighed.flatten())
+        objective = self.scheme(weighed.flatten())
+        if not isinstance(objective, Tensor) or objective.ndim or objective.requires_grad < losses.requires_grad:
+            raise AnytimeError(
+                "the scheme must return a scalar tensor made from the losses, e.g. lambda losses: losses.sum()"
+            )
+        return objective
 
 
 def smoothed(loss: Any, label_smoothing: float) -> Function:

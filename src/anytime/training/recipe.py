@@ -151,6 +151,10 @@ def recipe_with(recipe: Recipe | None, data: Any, changes: Mapping[str, Any]) ->
         recipe = recipe or Recipe()
     elif recipe is None:
         recipe = RECIPES[recipe_for(data.name, streamed=not isinstance(data.train, Images))]
+    if not isinstance(recipe, Recipe):
+        raise AnytimeError(
+            f"recipe={recipe!r} must be an anytime.Recipe; single options are arguments of their own, e.g. epochs=10"
+        )
     return replace(recipe, **changes)
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from anytime.errors import AnytimeError, check_integer, check_number
+from anytime.files import check_tensors
 from anytime.network import AnytimeNetwork
 from anytime.training.averaging import WeightAverage
 from anytime.training.checkpoint import Groups
@@ -157,13 +158,13 @@ class State:
         moments = tensors.get("optimizer", {})
         if len(moments) != about["moments"]:
             raise AnytimeError(f"its optimizer has {len(moments)} tensors, not {about['moments']}")
-        _check_tensors("network", tensors.get("net", {}), self.net.state_dict())
-        _check_tensors("weight scheme", tensors.get("scheme", {}), self.scheme.state_dict())
-        _check_tensors("optimizer", moments, self._expected_moments(moments))
-        _check_tensors("average", tensors.get("average", {}), self.average.capture())
+        check_tensors("network", tensors.get("net", {}), self.net.state_dict())
+        check_tensors("weight scheme", tensors.get("scheme", {}), self.scheme.state_dict())
+        check_tensors("optimizer", moments, self._expected_moments(moments))
+        check_tensors("average", tensors.get("average", {}), self.average.capture())
         # Wrong answers were counted as integers once.
         sums = {name: t.double() if t.dtype == torch.int64 else t for name, t in tensors.get("sums", {}).items()}
-        _check_tensors("account of the epoch", sums, {"losses": self.losses, "wrong": self.wrong})
+        check_tensors("account of the epoch", sums, {"losses": self.losses, "wrong": self.wrong})
 
     def _expected_moments(self, moments: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """All that the optimizer keeps for each parameter that has anything in ``moments``."""
@@ -187,16 +188,3 @@ class State:
             kept = value.clone() if kind == "step" else torch.empty_like(parameter).copy_(value)
             state.setdefault(number, {})[kind] = kept
         self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": state})
-
-
-def _check_tensors(what: str, given: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
-    if given.keys() != expected.keys():
-        different = sorted(given.keys() ^ expected.keys())
-        verb = "lacks" if different[0] in expected else "has an unknown"
-        raise AnytimeError(f"its {what} {verb} {different[0]} ({len(different)} names differ)")
-    for name, tensor in expected.items():
-        if given[name].shape != tensor.shape or given[name].dtype != tensor.dtype:
-            raise AnytimeError(
-                f"its {what} has {name} as {given[name].dtype} of shape {tuple(given[name].shape)}, not {tensor.dtype} "
-                f"of shape {tuple(tensor.shape)}"
-            )

@@ -49,8 +49,8 @@ class FAMO(AdaptiveScheme):
         self.lr = check_number("lr", lr)
         self.decay = check_number("decay", decay)
         self.floor = check_number("floor", floor, above=0)
-        self.register_buffer("scores", torch.zeros(exits))
-        self.register_buffer("before", torch.full((exits,), torch.nan))  # NaN: no loss seen yet
+        self.register_buffer("scores", torch.zeros_like(self.weights))
+        self.register_buffer("before", torch.full_like(self.weights, torch.nan))  # NaN: no loss seen yet
 
     def forward(self, losses: Tensor | Sequence[Tensor]) -> Tensor:
         """Update z and the weights; return the weighted sum."""

@@ -25,7 +25,7 @@ class LogBarrier(AdaptiveScheme):
     def __init__(self, exits: int, strength: float = 1.0) -> None:
         super().__init__(check_integer("exits", exits))
         self.strength = check_number("strength", strength, above=0)
-        self.log_weights = nn.Parameter(torch.zeros(exits))
+        self.log_weights = nn.Parameter(torch.zeros(exits, dtype=torch.float32))
 
     def forward(self, losses: Tensor | Sequence[Tensor]) -> Tensor:
         """Return the objective; its gradient reaches the network through the losses, and the weights B."""

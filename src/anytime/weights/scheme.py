@@ -36,7 +36,7 @@ class WeightScheme(nn.Module):
 
     def __init__(self, weights: Tensor) -> None:
         super().__init__()
-        self.register_buffer("weights", weights)
+        self.register_buffer("weights", weights.float())  # whatever torch's default precision is
 
     @property
     def exits(self) -> int:

@@ -46,7 +46,7 @@ class TaskWeights(AdaptiveScheme):
         if hasattr(by_exit, "only"):
             self.only: list[int] = by_exit.only  # type: ignore[assignment]
         self.name, self._known = scheme, False
-        self.register_buffer("scale", torch.full((tasks,), torch.nan))
+        self.register_buffer("scale", torch.full((tasks,), torch.nan, dtype=torch.float32))
 
     def forward(self, losses: Tensor | Sequence[Tensor]) -> Tensor:
         """Return the weighted sum of the scaled losses, given those of exits × tasks, or all in one vector."""

@@ -1,0 +1,56 @@
+"""The meta device: modules run on tensors that have a shape and no values, so they need no memory and no time."""
+
+import copy
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_leaves, tree_map
+
+M = TypeVar("M", bound=nn.Module)
+
+
+def shapes(example: Any) -> Any:
+    """An input of the same shapes on the meta device."""
+    return tree_map(lambda leaf: leaf.to("meta") if isinstance(leaf, Tensor) else leaf, example)
+
+
+def on_meta(net: M) -> M:
+    """A copy on the meta device, without hooks."""
+    memo: dict[int, Any] = {}
+    for parameter in net.parameters():
+        memo[id(parameter)] = nn.Parameter(torch.empty_like(parameter, device="meta"), requires_grad=False)
+    for buffer in net.buffers():
+        memo[id(buffer)] = torch.empty_like(buffer, device="meta")
+    twin = copy.deepcopy(net, memo)
+    for module in twin.modules():  # hooks that users registered are not meant for the copy
+        for hooks in (module._forward_pre_hooks, module._forward_hooks, module._backward_hooks):
+            hooks.clear()
+    return twin
+
+
+def changes_input(module: nn.Module, *inputs: Any) -> bool:
+    """Whether a module changes its inputs in place; tried out once, on the meta device.
+
+    A module that cannot run there is taken for one that does, and so is any while a compiler looks on: compilers
+    remove the needless copy.
+    """
+    known = vars(module).get("_changes_input")
+    if known is None and not torch.compiler.is_compiling():
+        known = module._changes_input = _try_out(module, inputs)
+    return known is not False
+
+
+def _try_out(module: nn.Module, inputs: tuple[Any, ...]) -> bool:
+    try:
+        # Without the modes of the caller: in inference mode tensors do not count their changes, and a counter of
+        # operations must not count these.
+        with _disable_current_modes(), torch.inference_mode(False), torch.no_grad():
+            given = shapes(inputs)
+            tensors = [leaf for leaf in tree_leaves(given) if isinstance(leaf, Tensor)]
+            before = [tensor._version for tensor in tensors]
+            on_meta(module).eval()(*given)
+            return before != [tensor._version for tensor in tensors]
+    except Exception:
+        return True
