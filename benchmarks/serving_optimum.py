@@ -55,11 +55,12 @@ def simulate(
                 refused.append(arrived)
             arrived += 1
         decision = scheduler.decide(now)
-        for task in decision.answer:
-            head = 0.0 if tables.every else tables.answer[task.stage]
-            now += head
-            exits[task.id] = task.exit if now <= task.deadline + 1e-9 else None
-            scheduler.remove(task)
+        for stage in dict.fromkeys(task.stage for task in decision.answer):  # those at one exit together
+            group = [task for task in decision.answer if task.stage == stage]
+            now += tables.answer[stage].at(len(group))
+            for task in group:
+                exits[task.id] = task.exit if now <= task.deadline + 1e-9 else None
+                scheduler.remove(task)
         if decision.run:
             seconds = tables.seconds(decision.run[0].stage, len(decision.run))
             seconds *= noise.lognormvariate(0, 0.1) if noise else 1.0

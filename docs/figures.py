@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import guarantee_tables
 from measurements import DEADLINES, MEASUREMENTS, ROWS
 
 DOCS = Path(__file__).parent
@@ -177,6 +178,14 @@ FIGURES: dict[str, Figure] = {
     "stop_p99": fact("start_stop", "stop_p99_ms", "{:.1f}"),
     "stop_stage_p50": fact("start_stop", "stage_p50_ms", "{:.1f}"),
     "stop_stage_p99": fact("start_stop", "stage_p99_ms", "{:.1f}"),
+    **{
+        name: lambda table=table: table(results("guarantees")["facts"])
+        for name, table in guarantee_tables.TABLES.items()
+    },
+    **{
+        f"extras_{extra.replace('-', '_')}": ratio("extras", f"time of a step, {extra} / AdaLoss alone")
+        for extra in ("equilibrium", "distillation", "boosting", "first-order", "famo")
+    },
     "serving_optimum": lambda: percent(results("serving_optimum")["verdicts"]["serving_optimum"]["ratio"]),
     **{
         f"serving_optimum_{kind}": lambda kind=kind: percent(

@@ -1,4 +1,4 @@
-"""A small GPT-2, from a config, that predicts the next character of English text, with an exit after every two blocks.
+"""A small GPT-2, from a config, that predicts the next character of English text, with exits after its first blocks.
 
 pip install -e ".[examples]"
 python examples/language_model.py                # about two minutes on one core
@@ -39,19 +39,19 @@ def collate(some: list[torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def main(given: list[str] | None = None) -> dict[str, dict[str, list[float]]]:
-    asked = arguments(__doc__, given, epochs=4, samples=5000)
+    asked = arguments(__doc__, given, epochs=4, samples=4000)
     text, characters = rows()
     held_out = min(500, asked.samples)
     test = DataLoader(text[:held_out], batch_size=100, collate_fn=collate)
-    train = DataLoader(text[held_out : held_out + asked.samples], batch_size=32, shuffle=True, collate_fn=collate)
+    train = DataLoader(text[held_out : held_out + asked.samples], batch_size=16, shuffle=True, collate_fn=collate)
     gpt2 = require("transformers.models.gpt2.modeling_gpt2", "examples")
     config = require("transformers.models.gpt2.configuration_gpt2", "examples").GPT2Config(
-        vocab_size=characters, n_positions=LENGTH, n_embd=96, n_layer=6, n_head=4, use_cache=False
+        vocab_size=characters, n_positions=LENGTH, n_embd=64, n_layer=4, n_head=4, use_cache=False
     )
 
     def build() -> anytime.AnytimeNetwork:
         example = {"input_ids": text[:2]}
-        return anytime.convert(gpt2.GPT2LMHeadModel(config), example, exits=["transformer.h.1", "transformer.h.3"])
+        return anytime.convert(gpt2.GPT2LMHeadModel(config), example, exits=["transformer.h.0", "transformer.h.1"])
 
     measures = {"nats per character": next_token, "share of wrong characters": next_token_error}
     recipe = {"optimizer": "adamw", "lr": 0.003, "schedule": "linear", "warmup": 0.05, "clip": 1.0}

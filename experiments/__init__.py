@@ -7,7 +7,15 @@ preset does not have the experiment), and ``show(preset, records)``, its part of
 import importlib
 from types import ModuleType
 
-EXPERIMENTS = ("table_weights", "weights_by_depth", "weights_by_dataset", "small_vs_large", "backbones", "eann")
+EXPERIMENTS = (
+    "table_weights",
+    "weights_by_depth",
+    "weights_by_dataset",
+    "small_vs_large",
+    "backbones",
+    "eann",
+    "extras",
+)
 
 
 def load(name: str) -> ModuleType:

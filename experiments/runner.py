@@ -75,7 +75,7 @@ class Run:
         name, *extras = self.scheme.split("+")
         if "boosting" in extras:
             net = anytime.combine(net, "boosting")
-        scheme = create_scheme(name, net)
+        scheme = create_scheme(self.scheme, net)
         changes = {"equilibrium": "equilibrium" in extras, "distill": DISTILL if "distill" in extras else 0.0}
         # Held-out images are evaluated at the end only: after each epoch they would cost more than the training.
         bare, recipe = replace(data, validation=None, test=None), anytime.Recipe(**self.recipe, **changes)

@@ -15,6 +15,7 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
         ("convert_cifar.py resnet", "timm"),
         ("convert_cifar.py vit", "transformers"),
         ("convert_text.py", "transformers"),
+        ("jacobian_descent.py --subset 64 --epochs 1", "torchjd"),
     ],
 )
 def test_a_missing_package_is_one_line(tmp_path, command, missing):

@@ -39,7 +39,7 @@ class Curve:
     images: int
     """How many images, or other samples, it was measured on."""
     metric: str = "error"
-    """What ``errors`` are."""
+    """The name of what ``errors`` are the means of."""
 
     def at(self, fraction: float) -> tuple[int, float | None]:
         """The exit chosen at a fraction of the total cost, and its error."""

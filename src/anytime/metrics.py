@@ -74,6 +74,11 @@ def next_token_error(outputs: Tensor, targets: Tensor) -> Tensor:
     return token_error(outputs[:, :-1], targets[:, 1:])
 
 
+SHARES = frozenset(
+    {f.__name__ for f in (error, multi_label_error, pixel_error, iou_error, token_error, next_token_error)}
+)
+"""The names of the metrics that are shares, which are shown in percent."""
+
 _FOR_LOSS: dict[Function, Function] = {
     losses.cross_entropy: error,
     losses.multi_label: multi_label_error,

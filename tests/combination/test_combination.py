@@ -25,6 +25,15 @@ def resann():
     return net
 
 
+def answers_of(rule, own):
+    """What the exits answer, from their own logits."""
+    memory, answers = (), []
+    for exit, logits in enumerate(own):
+        memory = rule(exit, logits, memory)
+        answers.append(memory[0])
+    return answers
+
+
 @pytest.mark.parametrize("rule", RULES)
 def test_laws_of_every_network(rule, tmp_path):
     net, x = anytime.combine(resann(), rule), torch.randn(6, 3, 32, 32)
@@ -76,10 +85,7 @@ def test_a_converted_network_is_combined_in_training_and_in_eval_mode():
 def test_boosted_answers_are_sums_and_train_their_own_exit_alone(seed, share):
     draw = torch.Generator().manual_seed(seed)
     own = [torch.randn(3, 4, generator=draw, requires_grad=True) for _ in range(4)]
-    rule, memory, answers = RULES["boosting"](4, share=share), None, []
-    for exit, logits in enumerate(own):
-        answer, memory = rule(exit, logits, memory)
-        answers.append(answer)
+    answers = answers_of(RULES["boosting"](4, share=share), own)
     for n, answer in enumerate(answers):
         expected = sum(share ** (n - i) * logits for i, logits in enumerate(own[: n + 1]))
         torch.testing.assert_close(answer, expected)
@@ -91,14 +97,14 @@ def test_boosted_answers_are_sums_and_train_their_own_exit_alone(seed, share):
 @given(st.integers(0, 1000))
 def test_fitted_weights_are_the_best(seed):
     known = outputs(seed)
-    rule, memory = Ensemble(5), None
+    rule, memory = Ensemble(5), ()
     rule.fit(known)
     draw = torch.Generator().manual_seed(seed)
     for exit, logits in enumerate(known.logits):
-        answer, memory = rule(exit, logits, memory)
-        best = cross_entropy(answer, known.labels)
+        memory = rule(exit, logits, memory)
+        best = cross_entropy(memory[0], known.labels)
         assert best <= cross_entropy(logits, known.labels) + 1e-3
-        logp = torch.stack(memory)
+        logp = torch.stack(memory[1:])
         for _ in range(5):
             other = rule.weights[exit, : exit + 1] + 0.2 * torch.randn(exit + 1, generator=draw)
             assert best <= cross_entropy((other[:, None, None] * logp).sum(0), known.labels) + 1e-3
@@ -112,28 +118,23 @@ def test_weights_that_are_fitted_are_saved(tmp_path):
     assert torch.equal(again.rule.weights, together.rule.weights)
 
 
-@given(st.integers(0, 10**6), st.sampled_from([1e-6, 1e-2]))
-def test_a_product_follows_its_definition(seed, floor):
-    logits = 3 * torch.randn(6, 20, 5, generator=torch.Generator().manual_seed(seed))
-    rule, memory = Product(6, floor), None
-    powers = torch.arange(1, 7, dtype=torch.float64)[:, None, None] / 6
-    products = logits.double().clamp(min=floor).pow(powers).cumprod(0)
-    for exit, each in enumerate(logits):
-        answer, memory = rule(exit, each, memory)
+@given(st.integers(0, 10**6), st.floats(0, 3), st.floats(1, 30))
+def test_a_product_follows_its_definition(seed, power, scale):
+    logits = scale * torch.randn(6, 20, 5, generator=torch.Generator().manual_seed(seed))
+    powers = (torch.arange(1, 7, dtype=torch.float64)[:, None, None] / 6) ** power
+    products = logits.double().exp().log1p().pow(powers).cumprod(0)
+    for exit, answer in enumerate(answers_of(Product(6, power), logits)):
         expected = products[exit] / products[exit].sum(-1, keepdim=True)
-        torch.testing.assert_close(answer.softmax(-1), expected.float(), atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(answer.softmax(-1), expected.float(), atol=1e-5, rtol=1e-3)
 
 
 def test_products_and_caches_get_worse_less_often():
     known = outputs(3, samples=2000)
     shares = {}
     for name in ("product", "caching"):
-        rule, memory, answers = RULES[name](5), None, []
-        for exit, logits in enumerate(known.logits):
-            answer, memory = rule(exit, logits, memory)
-            answers.append(answer)
-        shares[name] = share_getting_worse(torch.stack(answers), known.labels)
-        assert (torch.stack(answers)[-1].argmax(-1) == known.labels).float().mean() > 0.6
+        answers = torch.stack(answers_of(RULES[name](5), known.logits))
+        shares[name] = share_getting_worse(answers, known.labels)
+        assert (answers[-1].argmax(-1) == known.labels).float().mean() > 0.6
     assert max(shares.values()) < share_getting_worse(known.logits, known.labels)
 
 
@@ -145,7 +146,7 @@ def test_what_makes_no_sense_is_refused():
         (lambda: anytime.combine(net, "hope"), "ensemble, product, caching, boosting"),
         (lambda: anytime.combine(net, "caching", share=1), "combine\\(net, 'caching'\\)"),
         (lambda: anytime.combine(net, "product", batches), "nothing to fit"),
-        (lambda: anytime.combine(net, "product", floor=0), "floor=0 must be"),
+        (lambda: anytime.combine(net, "product", power=-1), "power=-1 must be"),
     ]:
         with pytest.raises(anytime.AnytimeError, match=message):
             call()
@@ -159,3 +160,12 @@ def test_collected_outputs_are_those_of_the_combination():
     net, x = resann(), torch.randn(4, 3, 32, 32)
     together = anytime.combine(net, "caching")
     assert torch.equal(collect(together, [(x, torch.zeros(4).long())]).logits, torch.stack(together(x)).detach())
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_combined_network_is_exported(rule, tmp_path):
+    pytest.importorskip("onnxruntime")
+    net, x = anytime.combine(anytime.create_model("resann-1-4", in_channels=1), rule).eval(), torch.randn(3, 1, 8, 8)
+    exported = anytime.load_exported(anytime.export.onnx(net, x, tmp_path))
+    for step, expected in zip(exported.steps(x.numpy()), net(x), strict=True):
+        torch.testing.assert_close(torch.as_tensor(step.logits), expected.detach(), atol=1e-5, rtol=1e-4)

@@ -287,12 +287,12 @@ def test_half_of_the_clients_hang_up(serve, run_folder):
 
 
 @pytest.mark.slow
-def test_the_document_is_true(server):
+def test_the_document_is_true(server, tmp_path):
     """schemathesis makes thousands of requests out of the document and checks what comes back."""
     pytest.importorskip("schemathesis", reason="needs: pip install schemathesis")
     schemathesis = os.path.join(os.path.dirname(sys.executable), "schemathesis")
     command = [schemathesis, "run", f"{server.address}/openapi.json", "--exclude-path", "/rush"]
     checks = "status_code_conformance,content_type_conformance,response_schema_conformance,not_a_server_error"
     command += ["--checks", checks, "--max-examples", "100", "--seed", "1", "--generation-deterministic"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=900)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900, cwd=tmp_path)
     assert done.returncode == 0, done.stdout[-6000:]

@@ -25,8 +25,8 @@ Option = typer.Option
 DEVICES = "cpu, cuda, cuda:1, mps …; auto uses an accelerator if there is one."
 DATA = "digits; cifar10, cifar100, svhn, imagenet or any owner/name on the Hugging Face Hub; or a local folder."
 SCHEMES = (
-    "adaloss, const, linear, half-end, opt-I (exit I alone), geometric-mean, log-barrier; with options as in "
-    "adaloss:gamma=0.1"
+    "adaloss, const, linear, half-end, opt-I (exit I alone), geometric-mean, log-barrier, first-order, famo; with "
+    "options as in adaloss:gamma=0.1"
 )
 
 app = typer.Typer(

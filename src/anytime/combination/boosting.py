@@ -1,10 +1,8 @@
 """Boosted exits: each corrects what the exits before it say."""
 
-from typing import Any
-
 from torch import Tensor
 
-from anytime.combination.rule import Rule
+from anytime.combination.rule import Memory, Rule
 from anytime.errors import check_number
 
 
@@ -25,8 +23,8 @@ class Boosting(Rule):
     Examples:
         >>> import torch
         >>> rule = Boosting(2)
-        >>> first, memory = rule(0, torch.tensor([[2.0, 0.0]]), None)
-        >>> rule(1, torch.tensor([[1.0, 1.0]]), memory)[0]
+        >>> first = rule(0, torch.tensor([[2.0, 0.0]]), ())
+        >>> rule(1, torch.tensor([[1.0, 1.0]]), first)[0]
         tensor([[2., 1.]])
     """
 
@@ -36,10 +34,9 @@ class Boosting(Rule):
         super().__init__()
         self.exits, self.share = exits, check_number("share", share)
 
-    def forward(self, exit: int, logits: Tensor, memory: Any) -> tuple[Tensor, Any]:  # noqa: ARG002
+    def forward(self, exit: int, logits: Tensor, memory: Memory) -> Memory:  # noqa: ARG002
         """The sum."""
-        answer = logits if memory is None else logits + self.share * memory
-        return answer, answer.detach()
+        return (logits + self.share * memory[0].detach() if memory else logits,)
 
     def options(self) -> dict[str, float]:
         """The arguments that build it again."""

@@ -1,11 +1,9 @@
 """Caching: the surest answer so far."""
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from anytime.combination.rule import Rule
+from anytime.combination.rule import Memory, Rule
 
 
 class Caching(Rule):
@@ -19,8 +17,8 @@ class Caching(Rule):
 
     Examples:
         >>> rule = Caching(2)
-        >>> first, memory = rule(0, torch.tensor([[3.0, 0.0], [0.0, 1.0]]), None)
-        >>> rule(1, torch.tensor([[0.0, 2.0], [4.0, 0.0]]), memory)[0]
+        >>> first = rule(0, torch.tensor([[3.0, 0.0], [0.0, 1.0]]), ())
+        >>> rule(1, torch.tensor([[0.0, 2.0], [4.0, 0.0]]), first)[0]
         tensor([[3., 0.],
                 [4., 0.]])
     """
@@ -31,9 +29,9 @@ class Caching(Rule):
         super().__init__()
         self.exits = exits
 
-    def forward(self, exit: int, logits: Tensor, memory: Any) -> tuple[Tensor, Any]:  # noqa: ARG002
+    def forward(self, exit: int, logits: Tensor, memory: Memory) -> Memory:  # noqa: ARG002
         """The logits of the surest exit so far."""
-        if memory is not None:
-            surer = logits.float().softmax(-1).amax(-1, True) >= memory.float().softmax(-1).amax(-1, True)
-            logits = torch.where(surer, logits, memory)
-        return logits, logits
+        if not memory:
+            return (logits,)
+        surer = logits.float().softmax(-1).amax(-1, True) >= memory[0].float().softmax(-1).amax(-1, True)
+        return (torch.where(surer, logits, memory[0]),)

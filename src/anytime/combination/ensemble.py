@@ -1,11 +1,9 @@
 """Exit ensembles: every exit answers with a weighted mean over all exits so far."""
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from anytime.combination.rule import Rule
+from anytime.combination.rule import Memory, Rule
 from anytime.evaluation import Outputs
 
 
@@ -24,8 +22,8 @@ class Ensemble(Rule):
 
     Examples:
         >>> rule = Ensemble(2)
-        >>> first, memory = rule(0, torch.tensor([[2.0, 0.0]]), None)
-        >>> rule(1, torch.tensor([[0.0, 0.0]]), memory)[0].diff()       # halfway
+        >>> first = rule(0, torch.tensor([[2.0, 0.0]]), ())
+        >>> rule(1, torch.tensor([[0.0, 0.0]]), first)[0].diff()       # halfway
         tensor([[-1.]])
     """
 
@@ -37,11 +35,10 @@ class Ensemble(Rule):
         equal = torch.ones(exits, exits).tril() / torch.arange(1, exits + 1)[:, None]
         self.register_buffer("weights", equal)
 
-    def forward(self, exit: int, logits: Tensor, memory: Any) -> tuple[Tensor, Any]:
-        """The weighted sum of the log-probabilities."""
-        memory = (*(memory or ()), logits.float().log_softmax(-1))
-        weights = self.weights[exit, : exit + 1].unbind()
-        return sum(weight * each for weight, each in zip(weights, memory, strict=True)), memory  # type: ignore[return-value]
+    def forward(self, exit: int, logits: Tensor, memory: Memory) -> Memory:
+        """The weighted sum of the log-probabilities, and these."""
+        so_far = (*memory[1:], logits.float().log_softmax(-1))
+        return ((self.weights[exit, : exit + 1, None, None] * torch.stack(so_far)).sum(0), *so_far)
 
     def fit(self, outputs: Outputs) -> None:
         """Set the weights of every exit to those that minimize its cross-entropy on held-out samples.

@@ -10,7 +10,7 @@ from anytime.combination.boosting import Boosting
 from anytime.combination.caching import Caching
 from anytime.combination.ensemble import Ensemble
 from anytime.combination.product import Product
-from anytime.combination.rule import Rule
+from anytime.combination.rule import Memory, Rule
 from anytime.errors import AnytimeError
 from anytime.evaluation import collect
 from anytime.network import AnytimeNetwork, ReachedExit, Step
@@ -67,7 +67,7 @@ class CombinedNetwork(AnytimeNetwork):
     """A network whose exits answer together; ``combine`` makes it.
 
     A stage of it is a stage of the network with its head and the rule. The state between stages is what the network's
-    own stages pass on, the answer, and what the rule remembers of the exits so far.
+    own stages pass on, and what the rule remembers of the exits so far, the latest answer first.
 
     Attributes:
         net: the network that is combined.
@@ -130,11 +130,11 @@ class CombinedNetwork(AnytimeNetwork):
 
     def _steps(self, x: Any, wanted: frozenset[int]) -> Iterator[Step]:
         # By the network's own steps: in training mode a converted network runs its own code, not its stages.
-        memory = None
+        memory = ()
         for step in self.net.steps(x, range(max(wanted, default=-1) + 1)):
-            answer, memory = self.rule(step.exit, step.logits, memory)
+            memory = self.rule(step.exit, step.logits, memory)
             if step.exit in wanted:
-                yield Step(step.exit, answer)
+                yield Step(step.exit, memory[0])
 
 
 class CombinedStage(nn.Module):
@@ -144,12 +144,11 @@ class CombinedStage(nn.Module):
         super().__init__()
         self.exit, self.stage, self.head, self.rule = exit, stage, head, rule
 
-    def forward(self, state: Any) -> tuple[Any, Tensor, Any]:
-        """The network's own state, the answer of this exit, what the rule remembers."""
-        inner, _, memory = (state, None, None) if self.exit == 0 else state
+    def forward(self, state: Any) -> tuple[Any, Memory]:
+        """The network's own state, and what the rule remembers: the answer of this exit first."""
+        inner, memory = state if self.exit else (state, ())
         inner = self.stage(inner)
-        answer, memory = self.rule(self.exit, ReachedExit(self.head, inner)(), memory)
-        return inner, answer, memory
+        return inner, self.rule(self.exit, ReachedExit(self.head, inner)(), memory)
 
     def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
         """Those of the stage and of the head; stages of converted networks have theirs elsewhere."""
@@ -157,6 +156,6 @@ class CombinedStage(nn.Module):
 
 
 class _Answer(nn.Module):
-    def forward(self, state: tuple[Any, Tensor, Any]) -> Tensor:
+    def forward(self, state: tuple[Any, Memory]) -> Tensor:
         """The answer in a state."""
-        return state[1]
+        return state[1][0]

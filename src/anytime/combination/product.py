@@ -1,54 +1,59 @@
-"""Product anytime: answers that hardly ever get worse."""
-
-from typing import Any
+"""Product anytime: answers that rarely get worse."""
 
 from torch import Tensor
+from torch.nn.functional import softplus
 
-from anytime.combination.rule import Rule
+from anytime.combination.rule import Memory, Rule
 from anytime.errors import check_number
 
 
 class Product(Rule):
-    """The product of what all exits so far leave possible (Jazbec et al., "Towards Anytime Classification in
-    Early-Exit Architectures by Enforcing Conditional Monotonicity", NeurIPS 2023).
+    """The product of what all exits so far say (Jazbec et al., "Towards Anytime Classification in Early-Exit
+    Architectures by Enforcing Conditional Monotonicity", NeurIPS 2023).
 
     With f_i the logits of exit i of L, exit m answers with
 
-        p_m(y) ∝ Π_{i≤m} max(f_i(y), ε)^{i/L} .
+        p_m(y) ∝ Π_{i≤m} [f_i(y)]_+^{w_i} ,        w_i = (i/L)^k .
 
-    An exit rules a class out if its logit is not positive, and what is ruled out stays so. So the probability of the
-    true class rarely falls once it is high, as a robot that acts while it thinks needs. Later exits count more. ε is a
-    small number in place of the paper's 0, so that there is an answer even if all classes are ruled out.
+    A class to which an exit gives a low logit is all but ruled out, and stays so. Thus the probability of the true
+    class rarely falls once it is high, as a robot that acts while it thinks needs. Later exits count more, and early
+    answers are less sure of themselves than the exits' own. [f]_+ is the softplus ln(1 + e^f); the paper mostly uses
+    max(f, 0), which leaves no answer where all logits are negative, as weak early exits have them.
 
     Args:
         exits: Number of exits, L.
-        floor: ε.
+        power: k. The paper's is 1, with which bad early exits spoil the later ones; a larger one keeps more of each
+            exit's accuracy and makes early answers less sure.
 
     Examples:
         >>> import torch
-        >>> rule = Product(2)
-        >>> first, memory = rule(0, torch.tensor([[2.0, 2.0, -1.0]]), None)
-        >>> first.softmax(-1).round(decimals=3)
-        tensor([[0.5000, 0.5000, 0.0000]])
-        >>> rule(1, torch.tensor([[3.0, -1.0, 3.0]]), memory)[0].softmax(-1).round(decimals=3)
-        tensor([[0.9990, 0.0000, 0.0010]])
+        >>> rule = Product(2, power=1)
+        >>> first = rule(0, torch.tensor([[4.0, 4.0, -4.0]]), ())
+        >>> first[0].softmax(-1).round(decimals=2)
+        tensor([[0.4800, 0.4800, 0.0300]])
+        >>> rule(1, torch.tensor([[4.0, -4.0, 4.0]]), first)[0].softmax(-1).round(decimals=2)
+        tensor([[0.9300, 0.0000, 0.0600]])
     """
 
     name = "product"
 
-    def __init__(self, exits: int, floor: float = 1e-6) -> None:
+    def __init__(self, exits: int, power: float = 4.0) -> None:
         super().__init__()
-        self.exits, self.floor = exits, check_number("floor", floor, above=0)
+        self.exits, self.power = exits, check_number("power", power)
 
-    def forward(self, exit: int, logits: Tensor, memory: Any) -> tuple[Tensor, Any]:
+    def forward(self, exit: int, logits: Tensor, memory: Memory) -> Memory:
         """The logarithm of the product, up to a constant."""
-        factor = (exit + 1) / self.exits * logits.float().clamp(min=self.floor).log()
-        product = factor if memory is None else memory + factor
-        return product, product
+        factor = ((exit + 1) / self.exits) ** self.power * log_softplus(logits.float())
+        return (memory[0] + factor if memory else factor,)
 
     def options(self) -> dict[str, float]:
         """The arguments that build it again."""
-        return {"floor": self.floor}
+        return {"power": self.power}
+
+
+def log_softplus(x: Tensor) -> Tensor:
+    """Logarithm of softplus, ln ln(1 + e^x), which is x itself where e^x is too small to be added to 1."""
+    return softplus(x.clamp(min=-15)).log() + x.clamp(max=-15) + 15
 
 
 def share_getting_worse(logits: Tensor, labels: Tensor, by: float = 0.1) -> float:

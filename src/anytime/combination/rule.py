@@ -1,8 +1,9 @@
 """Rule: how the answers of the exits so far become one."""
 
-from typing import Any
-
 from torch import Tensor, nn
+
+Memory = tuple[Tensor, ...]
+"""The answer of an exit, and what else is remembered; the samples are along the first dimension of each."""
 
 
 class Rule(nn.Module):
@@ -14,14 +15,13 @@ class Rule(nn.Module):
     name: str
     """As ``combine`` takes it and ``config.json`` has it."""
 
-    def forward(self, exit: int, logits: Tensor, memory: Any) -> tuple[Tensor, Any]:
-        """The answer of an exit, and what to remember for the next one.
+    def forward(self, exit: int, logits: Tensor, memory: Memory) -> Memory:
+        """The answer of an exit, then whatever else the next one needs.
 
         Args:
             exit: which; 0 is the shallowest.
             logits: its own, samples × classes.
-            memory: what the call for the exit before returned; None at the first. Tensors with the samples along
-                their first dimension, or containers of them.
+            memory: what the call for the exit before returned; empty at the first.
         """
         raise NotImplementedError
 

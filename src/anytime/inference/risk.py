@@ -11,7 +11,7 @@ from anytime.evaluation import Outputs
 from anytime.inference.policy import SCORES, Judge, Policy
 from anytime.inference.temperature import fit_temperatures
 
-CANDIDATES = 200
+CANDIDATES = 100
 """How many thresholds are tried."""
 
 
@@ -67,17 +67,15 @@ def control_risk(
         raise AnytimeError(f"score={score!r} must be one of {', '.join(SCORES)}")
     fitting, testing = _split(outputs)
     temperatures = fit_temperatures(fitting)
-    thresholds = _candidates(_surest(fitting, score, temperatures))
-    exits = exits_at(_surest(testing, score, temperatures), thresholds)
-    losses = gap_losses(testing, exits)
-    passed = expected(losses, risk) if delta is None else bounded(losses, risk, delta)
-    if not passed[0]:  # it has all samples at the last exit and loses nothing
+    thresholds = candidates(surest(fitting, score, temperatures))
+    exits = exits_at(surest(testing, score, temperatures), thresholds)
+    taken = last_safe(gap_losses(testing, exits), risk, delta)
+    if taken < 0:
         warnings.warn(
             f"{len(outputs.labels)} held-out samples are too few for a risk of {risk:g}: no sample will leave early",
             stacklevel=3,
         )
-        passed[0] = True
-    taken = int(passed.int().cumprod(0).sum()) - 1  # the last before the first that fails
+        taken = 0
     threshold = thresholds[taken].item()
     left = exits[taken]
     shares = (left.bincount(minlength=len(costs)) / len(left)).tolist()
@@ -94,7 +92,7 @@ def _split(outputs: Outputs) -> tuple[Outputs, Outputs]:
     return fitting, testing
 
 
-def _surest(outputs: Outputs, score: str, temperatures: list[float]) -> Tensor:
+def surest(outputs: Outputs, score: str, temperatures: list[float]) -> Tensor:
     """The highest score of each sample up to each exit but the last, samples × exits: it leaves where that is λ."""
     judge = Judge(score, temperatures)
     scores = [judge.score(exit, logits) for exit, logits in enumerate(outputs.logits[:-1])]
@@ -103,23 +101,33 @@ def _surest(outputs: Outputs, score: str, temperatures: list[float]) -> Tensor:
     return torch.stack(scores, 1).nan_to_num(-inf).cummax(1).values
 
 
-def _candidates(surest: Tensor) -> Tensor:
+def candidates(scores: Tensor) -> Tensor:
     """Thresholds from infinity down, so that about the same share of the samples leaves earlier at each."""
-    ordered = surest.flatten().sort(descending=True).values
+    ordered = scores.flatten().sort(descending=True).values
     places = torch.linspace(0, max(len(ordered) - 1, 0), min(CANDIDATES, len(ordered))).long()
     return torch.cat([torch.tensor([inf], dtype=torch.float64), ordered[places].unique().flip(0)])
 
 
-def exits_at(surest: Tensor, thresholds: Tensor) -> Tensor:
-    """The exit at which each sample leaves by each threshold, thresholds × samples."""
-    wanted = thresholds.expand(len(surest), -1).contiguous()
-    return torch.searchsorted(surest.contiguous(), wanted).T
+def exits_at(scores: Tensor, thresholds: Tensor) -> Tensor:
+    """The exit at which each sample leaves by each threshold, thresholds × samples; of the scores by ``surest``."""
+    wanted = thresholds.expand(len(scores), -1).contiguous()
+    return torch.searchsorted(scores.contiguous(), wanted).T
 
 
 def gap_losses(outputs: Outputs, exits: Tensor) -> Tensor:
     """What each sample loses at these exits against the last one: −1, 0 or 1, of the shape of ``exits``."""
     wrong = outputs.wrong.double()
     return wrong.gather(0, exits) - wrong[-1]
+
+
+def last_safe(losses: Tensor, risk: float, delta: float | None) -> int:
+    """The last row of losses, thresholds from infinity down, before the first whose risk may be too high.
+
+    0 is the threshold with which no sample leaves early: its losses are all 0. −1 if there are too few samples for even
+    that one to pass.
+    """
+    passed = expected(losses, risk) if delta is None else bounded(losses, risk, delta)
+    return int(passed.int().cumprod(0).sum()) - 1
 
 
 def bounded(losses: Tensor, risk: float, delta: float) -> Tensor:

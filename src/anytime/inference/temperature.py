@@ -8,13 +8,23 @@ from anytime.evaluation import Outputs
 
 
 def fit_temperatures(outputs: Outputs) -> list[float]:
-    """The temperature of each exit that minimizes its cross-entropy, by bisection: it is convex in 1/temperature."""
+    """The temperature of each exit that minimizes its cross-entropy.
+
+    That is convex in 1/temperature. Newton's method finds the minimum; where its step would leave the interval that
+    must contain it, bisection takes one instead.
+    """
     logits = outputs.logits.double()
     right = logits.gather(-1, outputs.labels.expand(len(logits), -1)[..., None]).squeeze(-1)
-    low, high = (torch.full((len(logits),), bound, dtype=torch.float64) for bound in (-5.0, 5.0))
-    for _ in range(40):
-        middle = (low + high) / 2
-        expected = ((logits * middle.exp()[:, None, None]).softmax(-1) * logits).sum(-1)
-        too_cold = (expected - right).mean(-1) > 0  # the slope of the cross-entropy in 1/temperature
-        low, high = torch.where(too_cold, low, middle), torch.where(too_cold, middle, high)
-    return [exp(-log_inverse) for log_inverse in low.tolist()]
+    low, high = (torch.full((len(logits),), exp(bound), dtype=torch.float64) for bound in (-5.0, 5.0))
+    inverse = torch.ones(len(logits), dtype=torch.float64)
+    for _ in range(30):
+        p = (logits * inverse[:, None, None]).softmax(-1)
+        expected = (p * logits).sum(-1)
+        slope = (expected - right).mean(-1)
+        curvature = ((p * logits.square()).sum(-1) - expected.square()).mean(-1)
+        low, high = torch.where(slope > 0, low, inverse), torch.where(slope > 0, inverse, high)
+        step = inverse - slope / curvature
+        before, inverse = inverse, torch.where((step > low) & (step < high), step, (low * high).sqrt())
+        if ((inverse - before).abs() <= 1e-9 * inverse).all():
+            break
+    return (1 / inverse).tolist()

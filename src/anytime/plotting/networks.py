@@ -6,6 +6,7 @@ from typing import Any
 
 from anytime.evaluation import Curve
 from anytime.inference.calibration import Budgeted
+from anytime.metrics import SHARES
 from anytime.plotting.style import OTHER_COLORS, colors_of, finish, pyplot, write
 
 
@@ -66,7 +67,13 @@ def plot_curves(
         if name in weights:
             last.plot([macs / 1e6 for macs in curve.costs.macs], weights[name], **style)
     images = {curve.images for curve in curves.values()}
-    top.set_ylabel(f"test error (%, {images.pop():,} images)" if len(images) == 1 else "test error (%)")
+    samples = f", {images.pop():,} images" if len(images) == 1 else ""
+    first = next(iter(curves.values()))
+    top.set_ylabel(
+        f"test error (%{samples})"
+        if first.metric in SHARES
+        else f"{first.metric}{samples.replace('images', 'samples')}"
+    )
     if weights:
         last.set(ylabel="loss weight", ylim=(0, None))
     last.set_xlabel("cost up to the exit (million multiply-accumulates)")
@@ -126,8 +133,9 @@ def _draw_shares(plt: Any, figure: Any, axis: Any, points: Sequence[Budgeted]) -
 
 
 def _points(curve: Curve) -> tuple[list[float], list[float]]:
-    """Costs in millions and errors in percent of the exits that were evaluated."""
-    known = [(m / 1e6, 100 * e) for m, e in zip(curve.costs.macs, curve.errors, strict=True) if e is not None]
+    """Costs in millions and errors, in percent if they are shares, of the exits that were evaluated."""
+    scale = 100 if curve.metric in SHARES else 1
+    known = [(m / 1e6, scale * e) for m, e in zip(curve.costs.macs, curve.errors, strict=True) if e is not None]
     return [cost for cost, _ in known], [error for _, error in known]
 
 

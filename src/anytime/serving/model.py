@@ -11,6 +11,7 @@ from torch.utils._pytree import tree_map
 
 from anytime.errors import AnytimeError
 from anytime.export.backend import load_backend
+from anytime.export.exported import ExportedNetwork
 from anytime.files import read_json
 from anytime.inference.batch_times import BatchTimes, read_batch_times
 from anytime.inference.inputs import as_input
@@ -120,6 +121,8 @@ def saved_accuracy(folder: Path | None, exits: int) -> list[float] | None:
 
 def example_for(net: Any) -> Any:
     """An image of the size that a network takes."""
+    if isinstance(net, ExportedNetwork) and net.description.structure is None:
+        return torch.zeros(1, *net.description.counted[0][1:])
     prepare = getattr(net, "preprocessing", None)
     if prepare is not None:
         return torch.zeros(1, prepare.channels, *prepare.size)

@@ -215,12 +215,13 @@ class Runner:
             task.shift = self._tables(task.form).shift(task.weight)
 
     def _answer(self, tasks: Sequence[Task]) -> None:
-        for exit in sorted({(task.stage, task.form) for task in tasks}, key=repr):
-            group = [task for task in tasks if (task.stage, task.form) == exit]
+        for place in dict.fromkeys((task.stage, task.form) for task in tasks):  # earliest deadline first
+            group = [task for task in tasks if (task.stage, task.form) == place]
             if not self._evaluate([task for task in group if task.of.logits is None]):
                 continue
             for task in group:
                 self._finish(task, None if task.exit == len(self.settings.accuracy) - 1 else "deadline")
+            self.flush()
 
     def _evaluate(self, tasks: Sequence[Task]) -> bool:
         """Evaluate the latest exit of tasks that stand at the same stage; False if that failed."""

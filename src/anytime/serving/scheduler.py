@@ -99,29 +99,54 @@ class Scheduler:
         over = self._stopping(now, ())
         if over:
             return Decision(answer=over)
-        run = self._choose(now)
-        seconds = self.tables(run[0].form).seconds(run[0].stage, sum([task.size for task in run]))
+        run, after = self._in_time(self._choose(now), now)
         # Those that could not reach another exit after this stage are answered before it.
-        lost = self._stopping(now + self.slow.high * seconds, run)
+        lost = self._stopping(after, run)
         return Decision(answer=lost) if lost else Decision(run=run)
+
+    def _in_time(self, run: list[Task], now: float) -> tuple[list[Task], float]:
+        """The batch without those for which it would take too long, and when it ends.
+
+        Who has an exit is left out; of those without one, the earliest deadlines come first, in a smaller batch.
+        """
+        tables, stage = self.tables(run[0].form), run[0].stage
+        head = tables.times.heads[stage]
+        while True:
+            size = sum([task.size for task in run])
+            after = now + self.slow.safe * tables.seconds(stage, size)
+            answered = after if head is None else after + self.slow.mean * head.at(size)
+            enough = [task for task in run if task.deadline >= answered]
+            if len(enough) == len(run) or len(run) == 1:
+                return run, after
+            if run[0].exit >= 0 and enough:
+                run = enough
+            elif run[0].deadline < now + self.slow.safe * tables.next[stage]:  # too late already: with the others
+                return run, after
+            else:
+                run = run[: len(run) // 2]
 
     def _stopping(self, now: float, running: Sequence[Task]) -> list[Task]:
         """Tasks with an exit that cannot reach another one in time if nothing else happens before a moment."""
-        stopping, reserved, mean, high = [], 0.0, self.slow.mean, self.slow.high
+        stopping, reserved, mean, safe = [], 0.0, self.slow.mean, self.slow.safe
         known = [self.tables(form) for form in self._forms]
         # Nobody with a later deadline than this is concerned.
-        reach = now + high * max(t.longest for t in known) + mean * len(self.tasks) * max(t.most_held for t in known)
+        reach = now + safe * max(t.longest for t in known) + mean * len(self.tasks) * max(t.most_held for t in known)
+        seen = set()
         for task in self.tasks:
             if task.deadline > reach and not self._through:
                 break
             if task.exit < 0:
                 continue
             tables, stage = self.tables(task.form), task.stage
-            late = now + mean * reserved + high * tables.next[stage] > task.deadline
+            late = now + mean * reserved + safe * tables.next[stage] > task.deadline
             if stage == tables.stages or (late and task not in running):
                 stopping.append(task)
-            # The answers of those with earlier deadlines come before its own.
-            reserved += tables.held[tables.level(self.usual)][stage] * task.size
+            # The answers of those with earlier deadlines come before its own; those at one exit are given together.
+            fixed, each = tables.answer[stage]
+            reserved += each * task.size
+            if stage not in seen:
+                seen.add(stage)
+                reserved += fixed
         self._through = False
         return stopping
 
@@ -194,7 +219,8 @@ class Scheduler:
             if gain <= most:
                 continue
             seconds = high * tables.seconds(task.stage, size)
-            if seconds <= spare[key] and (task.exit < 0 or seconds <= delay):
+            # The plan counts with each sample's share of a batch's time.
+            if seconds <= spare[key] * size and (task.exit < 0 or seconds <= delay):
                 best, most = run, gain
         if best is not None:
             return best

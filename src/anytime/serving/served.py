@@ -15,6 +15,7 @@ from anytime.cost import Costs, costs
 from anytime.errors import AnytimeError
 from anytime.preprocessing import Preprocessing
 from anytime.serving.engine import Answer, Engine
+from anytime.serving.images import warm_up
 from anytime.serving.model import saved_accuracy
 
 
@@ -82,6 +83,8 @@ class Served:
         net, example = engine.model.net, engine.model.example
         shape = tuple(example.shape[1:]) if isinstance(example, Tensor) else None
         prepared = net.preprocessing
+        if prepared is not None and prepared.channels in (1, 3):
+            warm_up(prepared)
         cost = costs(net, example)
         accuracy = saved_accuracy(self.folder, net.exits) or []
         return Loaded(engine, net.exits, shape, prepared, prepared.classes if prepared else (), cost, accuracy)

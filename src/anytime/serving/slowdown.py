@@ -63,6 +63,8 @@ class SlowDown:
         # One stage that was interrupted for long must not count as a hundred: the mean is that of the rest.
         self.mean = sum(self._sorted[:most]) / most
         self.high = max(self.mean, self._sorted[most - 1])
+        # Twice as far from the mean: for the last stage before a deadline, where nothing can be made up for.
+        self.safe = 2 * self.high - self.mean
 
     def planned(self, seconds: float, longest: float | None = None) -> float:
         """What to plan for work that is expected to take so long, at the 95th percentile.

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from anytime.errors import AnytimeError, check_number
-from anytime.inference.batch_times import BatchTimes
+from anytime.inference.batch_times import BatchTimes, Line
 
 PRICES = 16
 """Number of prices: infinite, then from the steepest to the flattest way, in accuracy per second."""
@@ -50,10 +50,10 @@ class Tables:
         """The steepest way from each stage, by batch, in accuracy per second and sample."""
         self.next = [self._next(stage) for stage in range(self.stages + 1)]
         """Seconds from each stage to the next exit's prediction, for a batch of one."""
-        self.longest, self.most_held = max(self.next[:-1]), max(self.held[0])
-        """The longest way to a next exit for a batch of one, and the longest head per sample."""
-        self.answer = [self._head(stage - 1, 1) if stage else 0.0 for stage in range(self.stages + 1)]
-        """Seconds of the head of the latest exit before each stage, for a batch of one."""
+        self.answer = [self._answer(stage) for stage in range(self.stages + 1)]
+        """Seconds of the head that answers at each stage: of the latest exit before it."""
+        self.longest, self.most_held = max(self.next[:-1]), max(line.at(1) for line in self.answer)
+        """The longest way to a next exit and the longest head, for a batch of one."""
         counts = np.arange(1, 4097)
         self.first_exits: list[float] = sum(
             (line.fixed * np.ceil(counts / largest) + line.each * counts for line in self._first_lines()),
@@ -80,6 +80,10 @@ class Tables:
             stage -= 1
         head = self.times.heads[stage] if stage >= 0 else None
         return 0.0 if head is None else head.at(batch)
+
+    def _answer(self, stage: int) -> Line:
+        heads = [head for head in self.times.heads[:stage] if head is not None]
+        return Line(0.0, 0.0) if self.every or not heads else heads[-1]
 
     def _next(self, stage: int) -> float:
         spent = 0.0

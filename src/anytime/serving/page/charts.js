@@ -17,10 +17,10 @@ export function percent(share, digits = 0) {
   return `${(100 * share).toFixed(digits)} %`;
 }
 
-// A round number, at least as large: 1, 2 or 5 times a power of ten.
-function round(value) {
+// A round number, at least as large.
+function round(value, steps = [1, 2, 5, 10]) {
   const power = 10 ** Math.floor(Math.log10(Math.max(value, 1e-9)));
-  return power * [1, 2, 5, 10].find((digit) => digit * power >= value * 0.999);
+  return power * steps.find((digit) => digit * power >= value * 0.999);
 }
 
 function element(parent, name, attributes, text) {
@@ -96,7 +96,7 @@ export function drawStrip(parent, reports, exits, seconds) {
   const width = Math.max(parent.clientWidth, 280);
   const [height, left, bottom, top] = [220, 46, 190, 10];
   const svg = canvas(parent, width, height, "Exits of the answers over time; the numbers above say it in words.");
-  const most = round(Math.max(1, ...reports.map((report) => report.total)));
+  const most = round(Math.max(1, ...reports.map((report) => report.total)), [1, 1.5, 2, 3, 4, 6, 8, 10]);
   const step = (width - left - 8) / Math.max(seconds * 10, reports.length);
   for (const share of [0, 0.5, 1]) {
     const y = bottom - (bottom - top) * share;

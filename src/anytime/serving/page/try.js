@@ -29,7 +29,7 @@ export class TryView {
   get deadline() { return 0.5 * 1000 ** (Number($("deadline").value) / 100); }
 
   showDeadline() {
-    const text = `${this.deadline.toPrecision(2)} ms`;
+    const text = milliseconds(this.deadline);
     $("deadline-text").value = text;
     $("deadline").setAttribute("aria-valuetext", text);
   }
@@ -154,14 +154,14 @@ export class TryView {
     $("truth").textContent = "";
     $("bars").replaceChildren();
     $("exit").disabled = true;
-    $("summary").textContent = `No answer within ${deadline.toPrecision(2)} ms: ${reason}`;
+    $("summary").textContent = `No answer within ${milliseconds(deadline)}: ${reason}`;
     this.answers = [];
     this.draw();
   }
 
   finish(deadline) {
     const answer = this.answers.at(-1);
-    const why = answer.complete ? "the whole network ran" : `stopped by the deadline of ${deadline.toPrecision(2)} ms`;
+    const why = answer.complete ? "the whole network ran" : `stopped by the deadline of ${milliseconds(deadline)}`;
     $("summary").textContent = `${percent(answer.probability, 1)} sure, exit ${answer.exit + 1} of ${answer.exits} `
       + `after ${(1000 * answer.seconds).toFixed(2)} ms; ${why}.`;
     $("exit").disabled = false;
@@ -195,6 +195,10 @@ export class TryView {
   draw(exit = this.answers.length ? Number($("exit").value) : null) {
     drawCurve($("curve"), this.model, exit);
   }
+}
+
+function milliseconds(value) {
+  return `${value < 10 ? value.toPrecision(2) : Math.round(value)} ms`;
 }
 
 function bar() {

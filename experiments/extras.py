@@ -1,0 +1,120 @@
+"""Beyond the paper: what later work adds to the training of all exits, with AdaLoss and with CONST."""
+
+from anytime.evaluation import FRACTIONS
+from experiments.intervals import Interval, compare
+from experiments.presets import MODELS, make
+from experiments.records import Record, Records, Section, errors_at, opt_exits, spread
+from experiments.runner import Run
+
+TITLE = "Training extras (beyond the paper)"
+CLAIM = (
+    "nothing of this; each extra has a paper of its own. Gradient equilibrium (IMTA) reports CIFAR-100 MSDNet's last "
+    "exit at 76.0 % instead of 73.9 %, boosted exits (BoostNet) 1 to 3 points more at the middle exits, "
+    "self-distillation (Phuong & Lampert) most where data are few. The goal here: no more errors than OPT at 1/2, 3/4 "
+    "and all of the cost, and at most 10 % more at 1/4."
+)
+BASES = {"adaloss": "AdaLoss", "const": "CONST"}
+EXTRAS = {
+    "adaloss+equilibrium": "AdaLoss, equilibrium",
+    "adaloss+distill": "AdaLoss, distillation",
+    "adaloss+boosting": "AdaLoss, boosted exits",
+    "first-order": "first-order AdaLoss",
+    "famo": "FAMO",
+    "adaloss+equilibrium+distill": "AdaLoss, equilibrium and distillation",
+    "const+equilibrium": "CONST, equilibrium",
+    "const+distill": "CONST, distillation",
+    "const+boosting": "CONST, boosted exits",
+}
+SEEDS = {
+    "minutes": {"svhn": 1},
+    "laptop": {"svhn": 3, "cifar10": 3},
+    "paper": {"svhn": 1, "cifar10": 1, "cifar100": 1},
+}
+PLACES = [f"{fraction:g} of the cost" for fraction in FRACTIONS]
+
+
+def model_for(preset: str, data: str) -> str:
+    """The network that is trained on a data set; with the paper's means, IMTA's and BoostNet's own on CIFAR-100."""
+    if preset == "paper":
+        return "msdnet-cifar" if data == "cifar100" else "resann-9-16"
+    return MODELS[data]
+
+
+def runs(preset: str) -> list[Run]:
+    """Seed by seed all extras, the schemes that they are compared with, and OPT."""
+    made = []
+    for data, seeds in SEEDS[preset].items():
+        model = model_for(preset, data)
+        opts = [f"opt-{exit + 1}" for exit in opt_exits(model, FRACTIONS)]
+        for seed in range(seeds):
+            made += [make(preset, model, data, scheme, seed) for scheme in (*BASES, *EXTRAS, *opts)]
+    return made
+
+
+def show(preset: str, records: Records) -> Section:
+    """Test errors at fractions of the cost, relative to OPT, and paired with AdaLoss's of the same seed."""
+    section = Section(TITLE, CLAIM, records.of(runs(preset)), len(runs(preset)))
+    for data in SEEDS[preset]:
+        found = {scheme: records.seeds(preset, model_for(preset, data), data, scheme) for scheme in BASES | EXTRAS}
+        if any(found[scheme] for scheme in EXTRAS):
+            _add_errors(section, data, found)
+            _add_increases(section, data, found, _opt(preset, records, data))
+            _add_differences(section, data, found)
+    return section
+
+
+def _opt(preset: str, records: Records, data: str) -> dict[int, list[float]]:
+    """By seed, OPT's errors at the fractions; only where all of its exits are done."""
+    model = model_for(preset, data)
+    exits = [opt_exits(model, (fraction,))[0] for fraction in FRACTIONS]
+    found = [records.seeds(preset, model, data, f"opt-{exit + 1}") for exit in exits]
+    seeds = sorted(set.intersection(*map(set, found)))
+    return {
+        seed: [of_exit[seed]["test"]["errors"][exit] for of_exit, exit in zip(found, exits, strict=True)]
+        for seed in seeds
+    }
+
+
+def _add_errors(section: Section, data: str, found: dict[str, dict[int, Record]]) -> None:
+    section.text.append(f"Test error on {data} in % at fractions of the cost, mean ± standard deviation over seeds.")
+    rows = []
+    for scheme, label in (BASES | EXTRAS).items():
+        errors = [errors_at(record, FRACTIONS) for record in found[scheme].values()]
+        if errors:
+            rows.append([label, *map(spread, zip(*errors, strict=True)), len(errors)])
+    section.table(["", *PLACES, "n"], rows)
+
+
+def _add_increases(
+    section: Section, data: str, found: dict[str, dict[int, Record]], opt: dict[int, list[float]]
+) -> None:
+    rows = []
+    for scheme, label in (BASES | EXTRAS).items():
+        each = [
+            [error / best - 1 for error, best in zip(errors_at(record, FRACTIONS), opt[seed], strict=True)]
+            for seed, record in found[scheme].items()
+            if seed in opt
+        ]
+        if each:
+            rows.append([label, *map(spread, zip(*each, strict=True)), len(each)])
+    if rows:
+        section.text.append(f"Relative increase in test error over OPT on {data}, in %.")
+        section.table(["", *PLACES, "n"], rows)
+
+
+def _add_differences(section: Section, data: str, found: dict[str, dict[int, Record]]) -> None:
+    """AdaLoss's error minus the extra's, seed by seed; above 0 the extra is better."""
+    rows, ours = [], found["adaloss"]
+    for scheme, label in EXTRAS.items():
+        seeds = sorted(set(ours) & set(found[scheme]))
+        if not seeds:
+            continue
+        pairs = [(errors_at(ours[seed], FRACTIONS), errors_at(found[scheme][seed], FRACTIONS)) for seed in seeds]
+        gains = [Interval.of([one[i] - other[i] for one, other in pairs]) for i in range(len(FRACTIONS))]
+        rows.append([label, *(gain.percent() for gain in gains), len(seeds)])
+        section.verdicts.append(f"**{data}.** At all of the cost " + compare(label, "AdaLoss", gains[-1]))
+    if rows:
+        section.text.append(
+            f"AdaLoss's test error minus that of each on {data}, in points: above 0 the extra is better."
+        )
+        section.table(["", *PLACES, "n"], rows)
