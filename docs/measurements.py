@@ -18,6 +18,7 @@ INFERENCE = [*NETWORK, f"{SRC}/inference"]
 TRAINING = [*NETWORK, f"{SRC}/training", f"{SRC}/weights", f"{SRC}/data"]
 GUARANTEES = [f"{SRC}/inference/{name}.py" for name in ("risk", "temperature", "conformal")] + [f"{SRC}/combination"]
 NETWORKS = "runs/cifar10-25000-resann-5-16-patch2-adaloss-60-seed0 runs/svhn-2000-resann-5-8-patch2-adaloss-20-seed0"
+SERVING = [f"{SRC}/serving/{name}.py" for name in ("engine", "crew", "worker", "runner", "arena")]
 SCHEDULER = [f"{SRC}/serving/{name}.py" for name in ("scheduler", "tables", "slowdown")]
 TEAM = [*INFERENCE, f"{SRC}/ensemble"]
 CONVERTED = [*TRAINING, f"{SRC}/conversion"]
@@ -56,6 +57,8 @@ MEASUREMENTS = {
     "serving_optimum": benchmark("serving_optimum", SCHEDULER),
     "serving_rush": benchmark("serving_rush", SCHEDULER, "runs/cifar10-resann-9-16"),
     "serving_decision": benchmark("serving_decision", SCHEDULER),
+    "serving_kills": benchmark("serving_faults", SERVING, "kills resann-3-16 --seconds 40 --load 0.5"),
+    "serving_cancels": benchmark("serving_faults", SERVING, "cancels resann-3-16 --seconds 25 --load 0.5"),
     "budgets": Measurement("anytime evaluate runs/cifar10-resann-5-16 --budgets", INFERENCE),
     **{
         f"convert_{name}_{scheme}": Measurement(
