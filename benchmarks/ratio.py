@@ -22,24 +22,33 @@ if JSON:
     sys.stdout = sys.stderr  # the text
 
 
-def seconds(work: Callable[[], object]) -> float:
-    """Seconds that a call takes."""
-    start = time.perf_counter()
+Timer = Callable[[], float]
+
+
+def seconds(work: Callable[[], object], timer: Timer = time.perf_counter) -> float:
+    """Seconds that a call takes.
+
+    With ``time.thread_time`` those that the processor spent on it: for work of one thread that waits for nothing, it is
+    the time without that of other programs on the machine.
+    """
+    start = timer()
     work()
-    return time.perf_counter() - start
+    return timer() - start
 
 
-def interleaved(ours: Callable[[], object], theirs: Callable[[], object], repeats: int) -> list[tuple[float, float]]:
+def interleaved(
+    ours: Callable[[], object], theirs: Callable[[], object], repeats: int, timer: Timer = time.perf_counter
+) -> list[tuple[float, float]]:
     """Seconds of each in turn, after one run of both that does not count; each is first every other time."""
     ours()
     theirs()
     pairs = []
     for i in range(repeats):
         if i % 2:
-            after = seconds(theirs)
-            pairs.append((seconds(ours), after))
+            after = seconds(theirs, timer)
+            pairs.append((seconds(ours, timer), after))
         else:
-            pairs.append((seconds(ours), seconds(theirs)))
+            pairs.append((seconds(ours, timer), seconds(theirs, timer)))
     return pairs
 
 

@@ -3,11 +3,15 @@
 Memory that is freed stays with the process: otherwise glibc returns it to the system or keeps it depending on where it
 lies, and one of the two rivals pays thousands of page faults more than the other for no reason of its own.
 
+It runs on one thread and counts the time that the processor spent on it: on a busy machine a run of 8 ms is interrupted
+more often than not, and what passed on the clock then says little.
+
 python benchmarks/steps.py                       # resann-9-16, batches 1 and 32
 python benchmarks/steps.py resann-9-16 60
 """
 
 import sys
+import time
 
 import torch
 from ratio import interleaved, machine, report, verdict
@@ -18,6 +22,7 @@ from anytime.memory import keep_freed_memory
 
 def main(name: str, repeats: int) -> None:
     keep_freed_memory()
+    torch.set_num_threads(1)
     net = anytime.create_model(name).eval()
     plain = torch.nn.Sequential(*net.stages, net.heads[-1])
     print(f"{name}, {net.exits} exits, {machine()}")
@@ -32,10 +37,11 @@ def main(name: str, repeats: int) -> None:
             return logits
 
         with torch.inference_mode():
-            pairs = interleaved(lambda x=x: list(net.steps(x)), bare, repeats)
+            pairs = interleaved(lambda x=x: list(net.steps(x)), bare, repeats, time.thread_time)
             ratio = report(f"batch {batch}: steps / bare loop over all exits", [a / b for a, b in pairs])
             verdict(f"steps_batch_{batch}", ratio, 1.10)
-            pairs = interleaved(lambda x=x: anytime.predict(net, x, exits=net.exits), lambda x=x: plain(x), repeats)
+            whole = lambda x=x: anytime.predict(net, x, exits=net.exits)  # noqa: E731
+            pairs = interleaved(whole, lambda x=x: plain(x), repeats, time.thread_time)
             ratio = report(f"batch {batch}: predict / network without exits", [a / b for a, b in pairs])
             verdict(f"predict_batch_{batch}", ratio, 1.05)
 

@@ -18,9 +18,11 @@ INFERENCE = [*NETWORK, f"{SRC}/inference"]
 TRAINING = [*NETWORK, f"{SRC}/training", f"{SRC}/weights", f"{SRC}/data"]
 GUARANTEES = [f"{SRC}/inference/{name}.py" for name in ("risk", "temperature", "conformal")] + [f"{SRC}/combination"]
 NETWORKS = "runs/cifar10-25000-resann-5-16-patch2-adaloss-60-seed0 runs/svhn-2000-resann-5-8-patch2-adaloss-20-seed0"
+SERVING = [f"{SRC}/serving/{name}.py" for name in ("engine", "crew", "worker", "runner", "arena")]
 SCHEDULER = [f"{SRC}/serving/{name}.py" for name in ("scheduler", "tables", "slowdown")]
 TEAM = [*INFERENCE, f"{SRC}/ensemble"]
 CONVERTED = [*TRAINING, f"{SRC}/conversion"]
+EXPORT = [*INFERENCE, f"{SRC}/export"]
 CIFAR = "--data {data} --subset 15000"
 MODELS = {
     "resnet": "resnet {scheme} " + CIFAR + " --epochs 12",
@@ -43,6 +45,7 @@ MEASUREMENTS = {
     "data_parallel": benchmark("data_parallel", [*TRAINING, f"{SRC}/distributed.py"]),
     "memory": benchmark("memory", TRAINING),
     "steps": benchmark("steps", INFERENCE),
+    "export_resann": benchmark("export_speed", EXPORT, "resann-9-16 1 1,32 20"),
     "import_time": benchmark("import_time", [f"{SRC}/__init__.py"]),
     "deadlines": benchmark("deadlines", INFERENCE),
     "start_stop": benchmark("start_stop", INFERENCE),
@@ -54,6 +57,8 @@ MEASUREMENTS = {
     "serving_optimum": benchmark("serving_optimum", SCHEDULER),
     "serving_rush": benchmark("serving_rush", SCHEDULER, "runs/cifar10-resann-9-16"),
     "serving_decision": benchmark("serving_decision", SCHEDULER),
+    "serving_kills": benchmark("serving_faults", SERVING, "kills resann-3-16 --seconds 40 --load 0.5"),
+    "serving_cancels": benchmark("serving_faults", SERVING, "cancels resann-3-16 --seconds 25 --load 0.5"),
     "budgets": Measurement("anytime evaluate runs/cifar10-resann-5-16 --budgets", INFERENCE),
     **{
         f"convert_{name}_{scheme}": Measurement(
@@ -84,6 +89,12 @@ ROWS = [
     ("eann_parallel", "two workers of one thread / one after the other on one thread", "eann_parallel", "an EANN whose networks cost 1 : 2 : 4, to the last answer: two workers of one thread / one after the other on one thread"),
     ("eann_parallel", "two workers of one thread / one after the other on two threads", None, "the same / one after the other on two threads"),
     ("eann_parallel_ray", "two workers of one thread / one after the other on one thread", "eann_parallel_ray", "two Ray actors / one after the other on one thread"),
+    ("export_resann", "1 thread, batch 1: stages to the last exit / PyTorch", "last_1_1", "resann-9-16, 1 thread, batch 1: ONNX stages to the last exit / PyTorch to the last exit"),
+    ("export_resann", "1 thread, batch 1: stages through all exits / PyTorch", None, "the same through all exits / PyTorch through all exits"),
+    ("export_resann", "1 thread, batch 1: stages through all exits / one graph of all exits", "boundaries_1_1", "the same / one ONNX graph with all exits"),
+    ("export_resann", "1 thread, batch 32: stages to the last exit / PyTorch", "last_1_32", "resann-9-16, 1 thread, batch 32: ONNX stages to the last exit / PyTorch to the last exit"),
+    ("export_resann", "1 thread, batch 32: stages through all exits / PyTorch", None, "the same through all exits / PyTorch through all exits"),
+    ("export_resann", "1 thread, batch 32: stages through all exits / one graph of all exits", "boundaries_1_32", "the same / one ONNX graph with all exits"),
     ("import_time", "import anytime / import torch", "import_time", "`import anytime` / `import torch`"),
 ]  # fmt: skip
 """Of the table of PERFORMANCE.md: record, figure, verdict, what is compared."""

@@ -1,5 +1,6 @@
 """Anytime neural networks: a valid prediction early, a better one the longer they run."""
 
+from anytime import export as export
 from anytime.combination.network import combine
 from anytime.conversion.convert import convert
 from anytime.conversion.network import ConvertedNetwork

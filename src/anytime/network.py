@@ -280,8 +280,9 @@ def _shares_memory(logits: Tensor, state: Any) -> bool:
     if torch.compiler.is_compiling():  # no compiler can follow the question, and it removes a needless copy
         return True
     try:
-        storage = logits.untyped_storage().data_ptr()
-        return any(leaf.untyped_storage().data_ptr() == storage for leaf in tensors_of(state))
+        leaves = tensors_of(state)
+        storage = logits.untyped_storage().data_ptr() if leaves else None
+        return any(leaf.untyped_storage().data_ptr() == storage for leaf in leaves)
     except RuntimeError:  # tensors inside torch.func's transforms have no storage to look at
         return True
 

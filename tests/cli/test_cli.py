@@ -103,9 +103,10 @@ def test_profile(run):
     code, out, _ = run("profile resann-1-4 --size 8 --channels 1 --repeats 3")
     assert code == 0
     assert "milliseconds" in out
-    code, out, _ = run("profile resann-1-4 --repeats 3 --json")
-    assert len(json.loads(out)["seconds"]) == 3
-    code, out, _ = run("profile a --repeats 3")
+    code, out, _ = run("profile resann-1-4 --repeats 3 --json --backends onnx")
+    assert len(json.loads(out)["seconds"]) == len(json.loads(out)["onnx_seconds"]) == 3
+    code, out, _ = run("profile a --repeats 3 --backends none")
+    assert "onnx" not in out
     assert "1×8×8" in out
 
 
@@ -152,6 +153,7 @@ def test_help_teaches_with_an_example(run):
         ("train --output mixed --resume", "the checkpoint is damaged or of another run"),
         ("evaluate damaged", "has no preprocessing"),
         ("evaluate done --opt done", "train it with --scheme opt-I"),
+        ("profile resann-1-4 --backends tea", "expected onnx, executorch, auto or none"),
         ("profile resann-1-4 --threads 0", "--threads=0 must be an integer >= 1"),
         ("profile resann-1-4 --size 100000000", "out of memory"),
         ("train --output thesis", "is not empty and holds no run"),

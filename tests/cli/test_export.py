@@ -1,6 +1,7 @@
 """The network of a run folder on another backend; the command that exports it."""
 
 import json
+import shutil
 
 import pytest
 import torch
@@ -75,3 +76,26 @@ def test_predict_on_onnx_runtime(run, tmp_path):
     assert eager == pytest.approx(onnx, abs=1e-5)
     assert answers[1]["exit"] == answers[1]["exits"] == 3
     assert run("predict a gray.png --backend abacus")[0] == 2
+
+
+def test_int8(run, finished, tmp_path):
+    shutil.copytree(finished, tmp_path / "b")
+    code, out, err = run("export b --to onnx --int8 --tolerate 100")
+    assert code == 0, err
+    assert "float32" in out
+    found = anytime.load_exported(tmp_path / "b/onnx-int8")
+    assert found.description.about["precision"] == "int8"
+    floats = load_backend(tmp_path / "b", "onnx")
+    x = torch.rand(3, 1, 8, 8)
+    assert [distance(a, b) < 0.5 for a, b in zip(found(x), floats(x), strict=True)] == [True] * floats.exits
+    assert distance(found(x)[-1], floats(x)[-1]) > 1e-4, "it is the same network: nothing was tried"
+    with pytest.raises(anytime.AnytimeError, match="not an export in floats"):
+        anytime.export.int8(tmp_path / "b/onnx-int8", tmp_path / "c", [], [])
+    labeled = [(x, torch.tensor([0, 1, 2]))]
+    wrong = [(x, floats(x)[-1].argmax(-1))]
+    with pytest.raises(anytime.AnytimeError, match="no batches to calibrate with"):
+        anytime.export.int8(tmp_path / "b/onnx", tmp_path / "c", [], labeled)
+    noise = [(1e4 * torch.rand(3, 1, 8, 8), torch.tensor([0, 1, 2]))]  # ranges so wide that nothing is left of x
+    with pytest.raises(anytime.AnytimeError, match="nothing was written"):
+        anytime.export.int8(tmp_path / "b/onnx", tmp_path / "c", noise, wrong, tolerate=0)
+    assert not (tmp_path / "c").exists()

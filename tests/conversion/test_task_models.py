@@ -65,7 +65,6 @@ def test_public_models_of_other_tasks_and_their_table():
     assert len(refused) <= len(task_zoo.ENTRIES) // 10, refused
 
 
-@pytest.mark.slow
 def test_the_table_has_every_model():
     listed = re.findall(r"^\| (\w+) \| (\w+) \|", TABLE.read_text(), re.M)[1:]
     assert listed == [(entry.library, entry.name) for entry in task_zoo.ENTRIES], "run: make test-slow"

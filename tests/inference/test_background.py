@@ -7,11 +7,10 @@ import threading
 
 import pytest
 import torch
+from backends import BACKENDS, ZERO, adding, on
 from torch import nn
 
 import anytime
-
-ZERO = torch.zeros(1)
 
 
 class Gates:
@@ -33,34 +32,17 @@ class Gates:
             assert self._waiting.acquire(timeout=60)
 
 
-class Gated(nn.Module):
-    def __init__(self, gates):
-        super().__init__()
-        self.gates, self.begun = gates, 0
-
-    def forward(self, x):
-        self.begun += 1
-        self.gates.wait()
-        return x + 1
-
-
-def gated(stages=6):
+def gated(backend="eager", stages=6):
     gates = Gates()
-    net = anytime.AnytimeNetwork([Gated(gates) for _ in range(stages)], [nn.Identity() for _ in range(stages)])
-    return net.eval(), gates
+    return adding(backend, stages, before=lambda _: gates.wait()), gates
 
 
-class Add(nn.Module):
-    def forward(self, x):
-        return x + 1
+every_backend = pytest.mark.parametrize("backend", BACKENDS)
 
 
-def adding(stages=3):
-    return anytime.AnytimeNetwork([Add() for _ in range(stages)], [nn.Identity() for _ in range(stages)]).eval()
-
-
-def test_a_prediction_runs_in_the_background():
-    net, gates = gated()
+@every_backend
+def test_a_prediction_runs_in_the_background(backend):
+    net, gates = gated(backend)
     with anytime.start(net, ZERO) as background:
         gates.until_begun()
         assert background.latest() is None
@@ -78,8 +60,9 @@ def test_a_prediction_runs_in_the_background():
     assert torch.equal(early.logits, ZERO + 3)
 
 
-def test_a_stopped_prediction_keeps_what_it_had():
-    net, gates = gated()
+@every_backend
+def test_a_stopped_prediction_keeps_what_it_had(backend):
+    net, gates = gated(backend)
     background = anytime.start(net, ZERO)
     gates.open(3)
     gates.until_begun(4)
@@ -97,7 +80,7 @@ def test_a_stopped_prediction_keeps_what_it_had():
 
 
 def test_exceptions_reach_the_caller():
-    net = adding()
+    net = adding("eager", 3)
     net.stages[1] = nn.Linear(5, 5)
     background = anytime.start(net, ZERO)
     for ask in (background.result, background.latest):
@@ -106,8 +89,16 @@ def test_exceptions_reach_the_caller():
     background.stop()
 
 
-def test_many_predictions_at_once_are_each_their_own():
-    net, inputs = anytime.create_model("resann-2-8").eval(), torch.randn(16, 1, 3, 16, 16)
+def resann():
+    return anytime.create_model("resann-2-8").eval()
+
+
+INPUTS = torch.randn(16, 1, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+
+
+@every_backend
+def test_many_predictions_at_once_are_each_their_own(backend):
+    net, inputs = on(backend, resann, INPUTS[0]), INPUTS
     with torch.no_grad():
         wanted = [net(x)[-1] for x in inputs]
     before = threading.active_count()
@@ -135,21 +126,31 @@ print("end")
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "end\n", "")
 
 
-def test_async_gives_every_exit():
-    net = adding(6)
+@every_backend
+def test_async_gives_every_exit(backend):
+    net = adding(backend, 6)
 
     async def exits(**limits):
         return [prediction.exit async for prediction in anytime.astart(net, ZERO, **limits)]
 
     assert asyncio.run(exits()) == [0, 1, 2, 3, 4, 5]
     assert asyncio.run(exits(exits=3)) == [0, 1, 2]
+
+
+def test_async_raises_what_the_network_raises():
+    net = adding("eager", 3)
     net.stages[1] = nn.Linear(5, 5)
+
+    async def exits():
+        return [prediction.exit async for prediction in anytime.astart(net, ZERO)]
+
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
         asyncio.run(exits())
 
 
-def test_async_stops_when_left():
-    net, gates = gated()
+@every_backend
+def test_async_stops_when_left(backend):
+    net, gates = gated(backend)
     gates.open(2)
 
     async def part():

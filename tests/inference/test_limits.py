@@ -7,6 +7,7 @@ import time
 import laws
 import pytest
 import torch
+from backends import BACKENDS, ZERO, adding, on
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
@@ -32,25 +33,12 @@ def quiet_machine():
         yield
 
 
-class Sleepy(nn.Module):
-    """A stage that sleeps, and counts how often it was begun."""
-
-    def __init__(self, seconds=STAGE):
-        super().__init__()
-        self.seconds, self.begun = seconds, 0
-
-    def forward(self, x):
-        self.begun += 1
-        time.sleep(self.seconds)
-        return x + 1
-
-
-def chain(stages):
-    return anytime.AnytimeNetwork(stages, [nn.Identity() for _ in stages]).eval()
-
-
-def sleepy(stages=6):
-    return chain([Sleepy() for _ in range(stages)])
+def sleepy(backend="eager", stages=6):
+    """Every stage sleeps for its ``seconds``, and counts how often it was begun."""
+    net = adding(backend, stages, before=lambda stage: time.sleep(stage.seconds))
+    for stage in net.stages:
+        stage.seconds = STAGE
+    return net
 
 
 def resann():
@@ -59,14 +47,16 @@ def resann():
 
 
 X = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
-ZERO = torch.zeros(1)
 NET = resann()
+NETS = {backend: on(backend, resann, X) for backend in BACKENDS}
+every_backend = pytest.mark.parametrize("backend", BACKENDS)
 COST = anytime.costs(NET, X)
 
 
-@given(st.integers(1, 6))
-def test_exits_runs_one_head_and_no_deeper_stage(exits):
-    net, ran = resann(), []
+@every_backend
+@given(exits=st.integers(1, 6))
+def test_exits_runs_one_head_and_no_deeper_stage(backend, exits):
+    net, ran = on(backend, resann, X), []
     for i, (stage, head) in enumerate(zip(net.stages, net.heads, strict=True)):
         stage.register_forward_hook(lambda *_, i=i: ran.append(("stage", i)))
         head.register_forward_hook(lambda *_, i=i: ran.append(("head", i)))
@@ -81,9 +71,10 @@ def test_exits_runs_one_head_and_no_deeper_stage(exits):
     assert ran == [("stage", i) for i in range(exits)] + [("head", exits - 1)]
 
 
-@given(st.floats(0, 1.2))
-def test_macs_reach_the_deepest_exit_that_they_pay_for(fraction):
-    net, cost = NET, COST
+@every_backend
+@given(fraction=st.floats(0, 1.2))
+def test_macs_reach_the_deepest_exit_that_they_pay_for(backend, fraction):
+    net, cost = NETS[backend], COST
     budget = fraction * cost.alone[-1]
     if budget < cost.alone[0]:
         with pytest.raises(anytime.UnfinishedError) as error:
@@ -95,17 +86,19 @@ def test_macs_reach_the_deepest_exit_that_they_pay_for(fraction):
     assert prediction.complete or cost.alone[prediction.exit + 1] > budget
 
 
-@given(st.integers(1, 6), st.integers(1, 6))
-def test_the_first_limit_to_bind_wins(exits, affordable):
-    prediction = anytime.predict(NET, X, exits=exits, macs=COST.alone[affordable - 1], deadline=60)
+@every_backend
+@given(exits=st.integers(1, 6), affordable=st.integers(1, 6))
+def test_the_first_limit_to_bind_wins(backend, exits, affordable):
+    prediction = anytime.predict(NETS[backend], X, exits=exits, macs=COST.alone[affordable - 1], deadline=60)
     assert prediction.exit + 1 == min(exits, affordable)
     bound = None if prediction.complete else "macs" if affordable < exits else "exits"
     assert prediction.stopped_by == bound
 
 
-@given(st.floats(0, 1.5 * 6 * STAGE))
-def test_a_deadline_is_used_to_the_full(deadline):
-    net = sleepy()
+@every_backend
+@given(deadline=st.floats(0, 1.5 * 6 * STAGE))
+def test_a_deadline_is_used_to_the_full(backend, deadline):
+    net = sleepy(backend)
     with quiet_machine():
         deepest = anytime.profile(net, ZERO, repeats=2, warmup=0).deepest(deadline + 1e-9)
         if deepest is None:
@@ -121,16 +114,21 @@ def test_a_deadline_is_used_to_the_full(deadline):
     assert sum(stage.begun for stage in net.stages) == 2 * 6 + deepest + 1
 
 
-@given(st.floats(0, 9 * STAGE), st.lists(st.floats(0, 5 * STAGE), min_size=6, max_size=6), st.booleans())
-def test_no_stage_is_begun_after_the_deadline(deadline, seconds, profiled):
+@every_backend
+@given(
+    deadline=st.floats(0, 9 * STAGE),
+    seconds=st.lists(st.floats(0, 5 * STAGE), min_size=6, max_size=6),
+    profiled=st.booleans(),
+)
+def test_no_stage_is_begun_after_the_deadline(backend, deadline, seconds, profiled):
     """However much slower the stages are than known; so only the stage that runs at the deadline is awaited."""
-    net, begun = sleepy(), []
+    net, begun = sleepy(backend), []
     with quiet_machine():
         if profiled:
             anytime.profile(net, ZERO, repeats=2, warmup=0)
         for stage, now in zip(net.stages, seconds, strict=True):
             stage.seconds = now
-            stage.register_forward_pre_hook(lambda *_: begun.append(time.perf_counter()))
+            stage.register_forward_pre_hook(lambda *_: begun.append(time.perf_counter()), prepend=True)
         called = time.perf_counter()
         try:
             prediction = anytime.predict(net, ZERO, deadline=deadline)
@@ -145,8 +143,9 @@ def test_no_stage_is_begun_after_the_deadline(deadline, seconds, profiled):
             assert late <= seconds[len(begun) - 1] + 1e-12
 
 
-def test_without_a_profile_it_learns_one():
-    net = sleepy()
+@every_backend
+def test_without_a_profile_it_learns_one(backend):
+    net = sleepy(backend)
     with quiet_machine():
         first = anytime.predict(net, ZERO, deadline=3.5 * STAGE)
         assert (first.exit, first.stopped_by) == (2, "deadline")
@@ -156,8 +155,9 @@ def test_without_a_profile_it_learns_one():
             anytime.predict(net, ZERO, deadline=0.5 * STAGE)
 
 
-def test_a_slow_moment_does_no_lasting_harm():
-    net = sleepy()
+@every_backend
+def test_a_slow_moment_does_no_lasting_harm(backend):
+    net = sleepy(backend)
     with quiet_machine():
         for stage in net.stages:
             stage.seconds = 5 * STAGE
@@ -169,8 +169,9 @@ def test_a_slow_moment_does_no_lasting_harm():
     assert prediction.complete
 
 
-def test_the_first_exit_too_late_is_not_an_answer():
-    net = sleepy()
+@every_backend
+def test_the_first_exit_too_late_is_not_an_answer(backend):
+    net = sleepy(backend)
     with quiet_machine(), pytest.raises(anytime.UnfinishedError, match="too late") as error:
         anytime.predict(net, ZERO, deadline=0.2 * STAGE)
     assert error.value.stopped_by == "deadline"
@@ -194,9 +195,10 @@ def test_anything_with_steps_will_do():
         anytime.predict(Counts(), ZERO, macs=1)
 
 
-def test_stop_ends_it_within_a_stage():
+@every_backend
+def test_stop_ends_it_within_a_stage(backend):
     stop = threading.Event()
-    net = sleepy(6)
+    net = sleepy(backend)
     net.stages[4].register_forward_pre_hook(lambda *_: stop.set())
     with quiet_machine():
         prediction = anytime.predict(net, ZERO, stop=stop)
@@ -222,9 +224,10 @@ def test_limits_that_make_no_sense(limits, message):
         anytime.predict(resann(), X, **limits)
 
 
-def test_training_mode_is_refused():
+@every_backend
+def test_training_mode_is_refused(backend):
     with pytest.raises(anytime.AnytimeError, match=r"net\.eval\(\)"):
-        anytime.predict(resann().train(), X)
+        anytime.predict(on(backend, resann, X).train(), X)
 
 
 def test_a_narrowed_walk_is_the_walk_of_the_rest():
@@ -234,7 +237,12 @@ def test_a_narrowed_walk_is_the_walk_of_the_rest():
 
 
 def test_counting_is_not_taken_for_a_slow_stage():
-    net = sleepy()
+    class Slow(nn.Module):  # without hooks, which counting removes
+        def forward(self, x):
+            time.sleep(STAGE)
+            return x + 1
+
+    net = anytime.AnytimeNetwork([Slow() for _ in range(6)], [nn.Identity() for _ in range(6)]).eval()
     with quiet_machine():
         before = time.perf_counter()
         anytime.predict(net, ZERO, macs=1e12)
@@ -242,8 +250,9 @@ def test_counting_is_not_taken_for_a_slow_stage():
         assert anytime.predict(net, ZERO, deadline=6.5 * STAGE).complete
 
 
-def test_what_was_slow_is_tried_again():
-    net, answered = sleepy(2), 0
+@every_backend
+def test_what_was_slow_is_tried_again(backend):
+    net, answered = sleepy(backend, 2), 0
     with quiet_machine():
         net.stages[0].seconds = 20 * STAGE
         anytime.predict(net, ZERO)

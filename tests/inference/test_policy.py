@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from backends import BACKENDS, on
 from forge import forge_json
 from hypothesis import given
 from hypothesis import strategies as st
@@ -54,10 +55,15 @@ NETS = {
 }
 
 
+IMAGE = torch.zeros(1, 3, 32, 32)
+
+
 @pytest.mark.parametrize("score", SCORES)
-@pytest.mark.parametrize("name", NETS)
-def test_a_batch_is_answered_as_each_of_its_samples(name, score):
-    net = NETS[name]().eval()
+@pytest.mark.parametrize(
+    ("name", "backend"), [*((name, "eager") for name in NETS), *(("resann", b) for b in BACKENDS[1:])]
+)
+def test_a_batch_is_answered_as_each_of_its_samples(name, backend, score):
+    net = on(backend, NETS[name], IMAGE).eval()
     x, labels = torch.randn(24, 3, 32, 32), torch.randint(10, (24,))
     policy = anytime.calibrate(net, [(x, labels)], budget=0.6, unit="fraction", score=score)
     arrived = [0] * net.exits
@@ -76,6 +82,8 @@ def test_a_batch_is_answered_as_each_of_its_samples(name, score):
 
 
 def rows(state):
+    if isinstance(getattr(state, "values", None), dict):  # an exported network's
+        return len(next(iter(state.values.values())))
     return len(state) if isinstance(state, torch.Tensor) else rows(state[0])
 
 

@@ -1,21 +1,33 @@
 """``anytime export``."""
 
+import tempfile
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
 import anytime
-from anytime.cli.app import Option, app, typer
+from anytime.cli.app import DATA, Option, app, typer
+from anytime.cli.evaluate import prepared
+from anytime.cli.tables import quantized_table, show
+from anytime.data.loading import load_data
 from anytime.errors import AnytimeError, check_integer
 from anytime.export.backend import example_for, export_run
 from anytime.saving import load
+from anytime.training.run_folder import read_run
+
+CALIBRATION = 256
+"""Training images that --int8 looks at."""
 
 
 @app.command("export")
 def export_command(
     run: Annotated[Path, typer.Argument(help="Folder of a finished run or a saved model.")],
-    to: Annotated[str, Option("--to", help="What will run it: onnx (ONNX Runtime).")] = "onnx",
-    output: Annotated[Path | None, Option(help="Folder to write. Default: RUN/onnx.")] = None,
+    to: Annotated[str, Option("--to", help="What will run it: onnx (ONNX Runtime) or executorch.")] = "onnx",
+    output: Annotated[Path | None, Option(help="Folder to write. Default: RUN/onnx, RUN/executorch.")] = None,
     exits: Annotated[str | None, Option(help="Exits to keep, e.g. 4,9,27: fewer graphs, faster. Default: all.")] = None,
+    int8: Annotated[bool, Option("--int8", help="8-bit integers; errors before and after are shown.")] = False,
+    calibrate: Annotated[str | None, Option(help=f"Images for --int8. Default: the run's. {DATA}")] = None,
+    tolerate: Annotated[float, Option(help="Percentage points that the last exit may lose with --int8.")] = 1.0,
     any_size: Annotated[bool, Option("--any-size", help="Let images have any size, not only the trained one.")] = False,
 ) -> None:
     """Write a model as one graph for each stage and each exit, to run without PyTorch.
@@ -27,9 +39,11 @@ def export_command(
     Examples:
     - `anytime export runs/a --to onnx`
     - `anytime export runs/a --to onnx --output phone --exits 4,9,27`
+    - `anytime export runs/a --to onnx --int8 --calibrate cifar10`
+    - `anytime export runs/a --to executorch`
     """
-    if to != "onnx":
-        raise AnytimeError(f"--to {to} must be onnx")
+    if to not in ("onnx", "executorch") or (to != "onnx" and (int8 or any_size)):
+        raise AnytimeError(f"--to {to} must be onnx, or executorch without --int8 and --any-size")
     net, options = load(run), dict[str, Any]()
     if exits is not None:
         options["exits"] = [number - 1 for number in _numbers(exits)]
@@ -37,11 +51,28 @@ def export_command(
             raise AnytimeError(f"--exits {exits}: the network has {net.exits}")
     if any_size:
         options["other"] = example_for(net, size=2 * example_for(net).shape[-1])
-    folder = export_run(run, output or run / to, **options)
-    exported = anytime.load_exported(folder)
-    size = sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
-    print(f"In {folder}/: {exported.exits} stages and heads, {size / 1e6:.1f} MB")
-    print(f"  python: anytime.predict(anytime.load_exported({str(folder)!r}), x, deadline=0.02)")
+    target = output or run / (f"{to}-int8" if int8 else to)
+    if int8:
+        _quantize(run, net, calibrate, tolerate, target, options)
+    else:
+        export_run(run, target, to, **options)
+    size = sum(path.stat().st_size for path in target.iterdir() if path.is_file())
+    print(f"In {target}/: {anytime.load_exported(target).exits} stages and heads, {size / 1e6:.1f} MB")
+    print(f"  python: anytime.predict(anytime.load_exported({str(target)!r}), x, deadline=0.02)")
+
+
+def _quantize(
+    run: Path, net: anytime.AnytimeNetwork, data: str | None, tolerate: float, target: Path, options: dict[str, Any]
+) -> None:
+    """Export in floats, then in integers: calibrated with training images, errors from test images."""
+    asked = read_run(run).get("asked", {}) if data is None else {}
+    images = prepared(net, run, load_data(data or asked.get("data", "digits"), size=asked.get("size")))
+    test = images.test or images.validation
+    some = images.batches(images.train, batch_size=CALIBRATION // 4)
+    with tempfile.TemporaryDirectory() as place:
+        floats = export_run(run, Path(place), **options)
+        found = anytime.export.int8(floats, target, islice(some, 4), images.batches(test), tolerate)
+    show(quantized_table(found.before, found.after, f"{run}: test errors, {CALIBRATION} images to calibrate"))
 
 
 def _numbers(text: str) -> list[int]:

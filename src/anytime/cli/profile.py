@@ -1,6 +1,8 @@
 """``anytime profile`` and ``anytime models``."""
 
 import json
+import tempfile
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -23,12 +25,14 @@ def profile(
     threads: Annotated[int | None, Option(help="Number of CPU threads.")] = None,
     repeats: Annotated[int, Option(help="Number of runs; the time is their median.")] = 30,
     device: Annotated[str, Option(help=DEVICES)] = "auto",
+    backends: Annotated[str, Option(help="More columns: onnx, executorch. Default: onnx if installed.")] = "auto",
     save: Annotated[bool, Option("--save", help="Write profile.json beside the saved model; predict uses it.")] = False,
     as_json: Annotated[bool, Option("--json", help="Print only JSON.")] = False,
 ) -> None:
     """What each exit costs: multiply-accumulates, parameters, measured milliseconds.
 
     Milliseconds are from the start to the exit's prediction, with the heads of all earlier exits and without them.
+    A model on a processor is also exported and measured on ONNX Runtime, if that is installed (--backends none: not).
     With --save they are written to profile.json beside the model, for this device, number of threads and input shape.
 
     Examples:
@@ -56,14 +60,43 @@ def profile(
     cost = anytime.costs(net, torch.empty(1, channels, size, size, device="meta"))
     measured = anytime.profile(net, torch.randn(batch, channels, size, size, device=where), repeats)
     path = measured.save(model) if save else None
+    others = _on_others(net, torch.randn(batch, channels, size, size), repeats, _chosen(backends, where.type))
     if as_json:
         record = {"macs": cost.macs, "params": cost.params, "seconds": measured.through, "alone": measured.alone}
+        record |= {f"{name}_seconds": profile.through for name, profile in others.items()}
         print(json.dumps(record, indent=2))
         return
     about = f"{channels}×{size}×{size}, batch {batch}, {where}, {torch.get_num_threads()} threads, median of {repeats}"
-    show(profile_table(cost, measured, f"{model}: {about}"))
+    show(profile_table(cost, measured, f"{model}: {about}", others))
     if path:
         print(f"Wrote {path}: anytime.predict(anytime.load({model!r}), x, deadline=…) uses it")
+
+
+EXPORTS = {"onnx": "onnxruntime", "executorch": "executorch"}
+"""Backends that a network can be exported for, and the package that runs it."""
+
+
+def _chosen(backends: str, device: str) -> list[str]:
+    """The backends to measure besides PyTorch."""
+    if backends in ("auto", "none"):
+        return ["onnx"] if backends == "auto" and device == "cpu" and find_spec(EXPORTS["onnx"]) else []
+    chosen = backends.split(",")
+    for name in chosen:
+        if name not in EXPORTS:
+            raise AnytimeError(f"--backends {backends}: expected {', '.join(EXPORTS)}, auto or none")
+    return chosen
+
+
+def _on_others(
+    net: anytime.AnytimeNetwork, x: torch.Tensor, repeats: int, backends: list[str]
+) -> dict[str, anytime.Profile]:  # fmt: skip
+    """The network exported for each backend and measured there."""
+    measured = {}
+    for name in backends:
+        with tempfile.TemporaryDirectory() as folder:
+            exported = anytime.load_exported(getattr(anytime.export, name)(net, x, folder))
+        measured[name] = anytime.profile(exported, x, repeats)
+    return measured
 
 
 @app.command()

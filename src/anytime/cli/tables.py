@@ -1,5 +1,6 @@
 """Tables, drawn with rich."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -60,12 +61,14 @@ def curve_table(
     return table
 
 
-def profile_table(cost: Costs, profile: Profile, title: str) -> Any:
-    """For each exit cumulative MACs, parameters and milliseconds."""
-    table = _table(title, "exit", "MACs", "% of cost", "parameters", "milliseconds", "earlier heads skipped")
-    rows = zip(cost.macs, cost.fractions, cost.params, profile.through, profile.alone, strict=True)
-    for i, (macs, share, params, through, alone) in enumerate(rows):
-        times = [f"{1000 * through:.2f}", f"{1000 * alone:.2f}"]
+def profile_table(cost: Costs, profile: Profile, title: str, others: Mapping[str, Profile] | None = None) -> Any:
+    """For each exit cumulative MACs, parameters and milliseconds; those of other backends beside them."""
+    others = others or {}
+    names = [f"{name} {what}" for name in others for what in ("milliseconds", "skipped")]
+    table = _table(title, "exit", "MACs", "% of cost", "parameters", "milliseconds", "earlier heads skipped", *names)
+    profiles = [profile, *others.values()]
+    for i, (macs, share, params) in enumerate(zip(cost.macs, cost.fractions, cost.params, strict=True)):
+        times = [f"{1000 * seconds[i]:.2f}" for each in profiles for seconds in (each.through, each.alone)]
         table.add_row(str(i + 1), millions(macs), f"{share:.1%}", millions(params), *times)
     return table
 
@@ -120,4 +123,12 @@ def deadlines_table(kept: list[Any], title: str) -> Any:
     for each in kept:
         row = [f"{each.milliseconds:.1f} ms", f"{each.share:.0%}", f"{each.in_time:.0%}"]
         table.add_row(*row, f"{each.exit:g}", f"{each.error:.1%}")
+    return table
+
+
+def quantized_table(before: list[float], after: list[float], title: str) -> Any:
+    """The test error of each exit in floats and in 8-bit integers."""
+    table = _table(title, "exit", "float32", "int8", "points")
+    for exit, (a, b) in enumerate(zip(before, after, strict=True), start=1):
+        table.add_row(str(exit), f"{a:.2%}", f"{b:.2%}", f"{100 * (b - a):+.2f}")
     return table

@@ -1,5 +1,6 @@
 """Export: one graph for each stage and each head, for runtimes without PyTorch."""
 
-from anytime.export.write import onnx
+from anytime.export.quantization import int8
+from anytime.export.write import executorch, onnx
 
-__all__ = ["onnx"]
+__all__ = ["executorch", "int8", "onnx"]

@@ -9,7 +9,7 @@ from anytime.errors import AnytimeError
 from anytime.export.description import FILE as DESCRIPTION
 from anytime.export.description import read_description
 from anytime.export.exported import load_exported
-from anytime.export.write import onnx
+from anytime.export.write import executorch, onnx
 from anytime.files import read_json
 from anytime.inference.policy import FILE as POLICY
 from anytime.inference.policy import Policy
@@ -38,15 +38,16 @@ def load_backend(folder: str | Path, backend: str = "eager") -> AnytimeNetwork:
     return load_exported(export_run(folder))
 
 
-def export_run(folder: Path, output: Path | None = None, **options: object) -> Path:
+def export_run(folder: Path, output: Path | None = None, to: str = "onnx", **options: object) -> Path:
     """Export a saved model with its policy, by default to ``onnx/`` in its folder; not again if that has been done.
 
     Args:
         folder: of a finished run or a saved model.
-        output: where to.
+        output: where to write it.
+        to: ``onnx`` or ``executorch``.
         options: of ``anytime.export.onnx``; with any, the model is always exported.
     """
-    target = output or folder / "onnx"
+    target, export = output or folder / to, {"onnx": onnx, "executorch": executorch}[to]
     net = load(folder)
     source = str(read_json(folder / CONFIG)["weights"])
     policy = Policy.load(folder) if (folder / POLICY).is_file() and not options else None
@@ -54,7 +55,7 @@ def export_run(folder: Path, output: Path | None = None, **options: object) -> P
         found = read_description(target)
         if found.about.get("source") == source and found.policy == policy and len(found.exits) == net.exits:
             return target
-    return onnx(net, example_for(net), target, policy=policy, about={"source": source}, **options)  # type: ignore[arg-type]
+    return export(net, example_for(net), target, policy=policy, about={"source": source}, **options)  # type: ignore[arg-type]
 
 
 def example_for(net: AnytimeNetwork, size: int | None = None) -> Tensor:

@@ -11,12 +11,13 @@ from torch import Tensor, nn
 from anytime.cost import Costs
 from anytime.errors import AnytimeError
 from anytime.export.description import Description, GraphFile, Runner, read_description, read_files, rows_each
+from anytime.export.executorch_graphs import executorch_runners
 from anytime.export.graphs import Value
 from anytime.export.onnx_runtime import onnx_runners
 from anytime.inference.latency import read_profiles, remember
 from anytime.network import AnytimeNetwork, OwnRows
 
-BACKENDS = {"onnx": onnx_runners}
+BACKENDS = {"onnx": onnx_runners, "executorch": executorch_runners}
 
 
 def load_exported(folder: str | Path, threads: int | None = None) -> "ExportedNetwork":

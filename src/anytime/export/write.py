@@ -1,5 +1,6 @@
 """Writing an exported network: graphs, ``anytime.json`` and a model card, compared with the network before."""
 
+import copy
 import platform
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from anytime.ensemble.eann import EANN
 from anytime.errors import AnytimeError, require
 from anytime.export.card import model_card
 from anytime.export.description import FILE, SHARED, Description, GraphFile, checksum
+from anytime.export.executorch_graphs import programs
 from anytime.export.exported import ExportedNetwork, make
 from anytime.export.graphs import Staged, samples, staged
 from anytime.export.onnx_graphs import captured, traced
@@ -64,18 +66,14 @@ def onnx(
     """
     package = require("onnx", "onnx")
     require("onnxruntime", "onnx")
-    plan = staged(net, example, exits, other)
-    if policy is not None and len(policy.temperatures) != len(plan.exits):
-        raise AnytimeError(
-            f"the policy is for {len(policy.temperatures)} exits, and {len(plan.exits)} are exported: a policy is "
-            "calibrated for all exits of a network"
-        )
+    plan = _planned(net, example, exits, other, policy)
     examples = [example] if other is None else [example, other]
     made: tuple[Description, dict[str, bytes]] | None = None
     for translate in _translators(net):
         models = translate(plan)
         contents = _contents(package, models)
-        made = describe(plan, "onnx", models, contents, policy, about or {}), contents
+        used = {name: [value.name for value in model.graph.input] for name, model in models.items()}
+        made = describe(plan, "onnx", "onnx", used, contents, policy, about or {}), contents
         try:
             check(make(*made), plan, examples)
             break
@@ -84,6 +82,41 @@ def onnx(
                 raise
     assert made is not None
     return write(Path(folder), *made)
+
+
+def executorch(
+    net: AnytimeNetwork,
+    example: Any,
+    folder: str | Path,
+    *,
+    exits: Iterable[int] | None = None,
+    policy: Policy | None = None,
+    about: Mapping[str, Any] | None = None,
+) -> Path:
+    """Write a network as ExecuTorch programs (``.pte``) for XNNPACK, one for each stage and one for each head.
+
+    The batch size is free up to 32. Arguments and checks are those of ``anytime.export.onnx``.
+    """
+    require("executorch.exir", "executorch")
+    net = copy.deepcopy(net).to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]  # XNNPACK's
+    plan = _planned(net, example, exits, None, policy)
+    contents = {f"{name}.pte": content for name, content in programs(plan).items()}
+    used = {name: graph.inputs for name, graph in plan.graphs.items()}
+    description = describe(plan, "executorch", "pte", used, contents, policy, about or {})
+    check(make(description, contents), plan, [example])
+    return write(Path(folder), description, contents)
+
+
+def _planned(
+    net: AnytimeNetwork, example: Any, exits: Iterable[int] | None, other: Any, policy: Policy | None
+) -> Staged:
+    plan = staged(net, example, exits, other)
+    if policy is not None and len(policy.temperatures) != len(plan.exits):
+        raise AnytimeError(
+            f"the policy is for {len(policy.temperatures)} exits, and {len(plan.exits)} are exported: a policy is "
+            "calibrated for all exits of a network"
+        )
+    return plan
 
 
 def _translators(net: AnytimeNetwork) -> Sequence[Any]:
@@ -126,18 +159,18 @@ def _raw(onnx: Any, tensor: Any) -> bytes:
 def describe(
     plan: Staged,
     backend: str,
-    models: Mapping[str, Any],
+    suffix: str,
+    used: Mapping[str, list[str]],
     contents: Mapping[str, bytes],
     policy: Policy | None,
     about: Mapping[str, Any],
 ) -> Description:
     """What ``anytime.json`` says of these files."""
-    used = {name: [value.name for value in model.graph.input] for name, model in models.items()}
     stages, heads = [], []
     for i, (stage, head) in enumerate(zip(plan.stages, plan.heads, strict=True), start=1):
         for kind, graph, into in (("stage", stage, stages), ("head", head, heads)):
             name = f"{kind}-{i:02d}"
-            into.append(GraphFile(f"{name}.{backend}", used[name], list(graph.outputs)))
+            into.append(GraphFile(f"{name}.{suffix}", used[name], list(graph.outputs)))
     states, needed = [], set[str]()
     for stage, head in zip(reversed(stages), reversed(heads), strict=True):
         needed |= set(head.inputs)
@@ -166,7 +199,7 @@ def _versions() -> dict[str, str]:
     from importlib.metadata import PackageNotFoundError, version
 
     found = {"python": platform.python_version(), "torch": torch.__version__}
-    for package in ("anytime-nets", "onnx", "onnxruntime", "onnxscript"):
+    for package in ("anytime-nets", "onnx", "onnxruntime", "onnxscript", "executorch"):
         try:
             found[package] = version(package)
         except PackageNotFoundError:
@@ -196,7 +229,7 @@ def distance(found: Tensor, expected: Tensor) -> float:
     if found.shape != expected.shape:
         return float("inf")
     apart = (found.double() - expected.cpu().double()).abs().max().item()
-    largest = max(expected.abs().max().item(), 1e-6)
+    largest = max(expected.abs().max().item(), 1e-30)
     return apart / largest if apart == apart else float("inf")
 
 

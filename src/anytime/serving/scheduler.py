@@ -177,7 +177,8 @@ class Scheduler:
         # Planned at the 95th percentile: the mean, and room for the deviation of a longest piece.
         scale = 1 / self.slow.mean
         room = (self.slow.high - self.slow.mean) * max(rows[0][-1], rows[-1][-1]) * scale
-        left = [(task.deadline - now) * scale - room for task in tasks]
+        gone = now * scale + room
+        left = [task.deadline * scale - gone for task in tasks]
         first, end, spent = _price(rows, left, 0, 0.0, self._prices[0])
         later = _price(rows, left, end, spent, max(self._prices[1], first))[0] if end < len(tasks) else first
         self._prices = [first, later]
@@ -215,7 +216,9 @@ class Scheduler:
             run, task = self._fill(members), members[0]
             tables = self.tables(task.form)
             size = len(run) if not self._sized else sum(task.size for task in run)
-            gain = tables.slopes[tables.level(size)][task.stage] * sum([task.weight * task.size for task in run])
+            # Weights come from exits that were looked at.
+            worth = sum([task.weight * task.size for task in run]) if tables.every else size
+            gain = tables.slopes[tables.level(size)][task.stage] * worth
             if gain <= most:
                 continue
             seconds = high * tables.seconds(task.stage, size)
@@ -253,13 +256,14 @@ def _price(rows: list[list[float]], left: list[float], begin: int, spent: float,
         spent: what those before it need.
         price: where to begin the search: the price of the latest decision is seldom far.
     """
+    pairs = list(zip(rows[begin:], left[begin:], strict=True))
 
     def fails_at(price: int) -> int | None:
         total = spent
-        for i in range(begin, len(rows)):
-            total += rows[i][price]
-            if total > left[i]:
-                return i
+        for i, (row, time_left) in enumerate(pairs):
+            total += row[price]
+            if total > time_left:
+                return begin + i
         return None
 
     end = fails_at(price)

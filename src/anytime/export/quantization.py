@@ -1,0 +1,129 @@
+"""Exported networks in 8-bit integers, calibrated with images."""
+
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from anytime.batches import batches_of
+from anytime.errors import AnytimeError, check_number, require
+from anytime.evaluation import collect
+from anytime.export.description import Description, checksum, read_description, read_files
+from anytime.export.exported import make
+from anytime.export.write import write
+
+OPERATIONS = ["Conv", "Gemm", "MatMul"]
+"""What is computed in integers; everything else, and the heads, stays in floats."""
+
+
+class Quantized(NamedTuple):
+    """An export in integers, and the errors of each exit on the same samples."""
+
+    folder: Path
+    before: list[float]
+    after: list[float]
+
+
+def int8(
+    folder: str | Path,
+    output: str | Path,
+    calibration: Iterable[Any],
+    validation: Iterable[Any],
+    tolerate: float = 1.0,
+) -> Quantized:
+    """Write an exported ONNX network with the weights and activations of its stages as 8-bit integers.
+
+    What goes from stage to stage, and the heads, stay in floats.
+
+    Args:
+        folder: what ``anytime.export.onnx`` wrote.
+        output: where to write; may be the same folder.
+        calibration: batches of inputs, as for ``calibrate``; a few hundred samples that the network was trained on.
+        validation: batches of inputs and labels to measure the errors with; others than for calibration.
+        tolerate: percentage points that the last exit may lose; if it loses more, nothing is written.
+    """
+    check_number("tolerate", tolerate, most=100)
+    folder = Path(folder)
+    description = read_description(folder)
+    if description.backend != "onnx" or description.about.get("precision"):
+        raise AnytimeError(f"{folder} is not an export in floats: make one with anytime export RUN --to onnx")
+    contents = read_files(folder, description)
+    net = make(description, contents, where=str(folder))
+    batches = [batch.inputs for batch in batches_of(net, calibration)]
+    if not batches:
+        raise AnytimeError("there are no batches to calibrate with")
+    labeled = list(validation)
+    before = collect(net, labeled).wrong.double().mean(1).tolist()
+    smaller = _quantized(description, contents, net, batches)
+    about = {**description.about, "precision": "int8"}
+    files = {name: checksum(content) for name, content in smaller.items()}
+    described = replace(description, about=about, files=files)
+    after = collect(make(described, smaller), labeled).wrong.double().mean(1).tolist()
+    lost = 100 * (after[-1] - before[-1])
+    if lost > tolerate:
+        raise AnytimeError(
+            f"in 8-bit integers the last exit's error rises from {before[-1]:.2%} to {after[-1]:.2%}, {lost:.2f} "
+            f"points and more than {tolerate:g}: nothing was written. Calibrate with more images or tolerate more"
+        )
+    return Quantized(write(Path(output), described, smaller), before, after)
+
+
+def _quantized(
+    description: Description, contents: Mapping[str, bytes], net: Any, batches: list[Any]
+) -> dict[str, bytes]:  # fmt: skip
+    """The contents of all files, stages in integers."""
+    onnx, quantization = require("onnx", "onnx"), require("onnxruntime.quantization", "onnx")
+    smaller = {name: content for name, content in contents.items() if name.startswith("head-")}
+    states: list[Any] = batches
+    for i, stage in enumerate(description.stages):
+        taken = [_values(net, i, state, stage.inputs) for state in states]
+        with tempfile.TemporaryDirectory() as place, torch.inference_mode():
+            source, target = Path(place) / "float.onnx", Path(place) / "int8.onnx"
+            model = onnx.load_model_from_string(contents[stage.file])
+            _embed(onnx, model, contents)
+            onnx.save_model(model, source)
+            quantization.quantize_static(
+                source,
+                target,
+                _reader(quantization, taken),
+                op_types_to_quantize=OPERATIONS,
+                per_channel=True,
+                activation_type=quantization.QuantType.QUInt8,
+                weight_type=quantization.QuantType.QInt8,
+            )
+            smaller[stage.file] = target.read_bytes()
+            states = [net.run_stage(i, state) for state in states]
+    return smaller
+
+
+def _values(net: Any, stage: int, state: Any, names: list[str]) -> dict[str, np.ndarray]:
+    values = net.stages[0].first(state).values if stage == 0 else state.values
+    return {name: values[name] for name in names}
+
+
+def _reader(quantization: Any, given: list[dict[str, np.ndarray]]) -> Any:
+    """What ``quantize_static`` asks for its next sample until there are none."""
+
+    class Reader(quantization.CalibrationDataReader):
+        def __init__(self) -> None:
+            self.left = iter(given)
+
+        def get_next(self) -> dict[str, np.ndarray] | None:
+            return next(self.left, None)
+
+    return Reader()
+
+
+def _embed(onnx: Any, model: Any, contents: Mapping[str, bytes]) -> None:
+    """Weights that several graphs share are put into each: their scales are the graph's own."""
+    for tensor in model.graph.initializer:
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            entry = {item.key: item.value for item in tensor.external_data}
+            start, length = int(entry["offset"]), int(entry["length"])
+            tensor.raw_data = contents[entry["location"]][start : start + length]
+            tensor.data_location = onnx.TensorProto.DEFAULT
+            del tensor.external_data[:]
