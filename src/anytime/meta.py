@@ -38,7 +38,7 @@ def changes_input(module: nn.Module, *inputs: Any) -> bool:
     """
     known = vars(module).get("_changes_input")
     if known is None and not torch.compiler.is_compiling():
-        known = module._changes_input = _try_out(module, inputs)
+        known = vars(module)["_changes_input"] = _try_out(module, inputs)
     return known is not False
 
 

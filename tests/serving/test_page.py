@@ -91,6 +91,9 @@ def set_slider(page, id, value):
 
 
 def answered(page):
+    """Whether there is an answer; asks again if the machine was too busy for one."""
+    if "No answer" in text(page, "summary"):
+        page.execute_script("document.getElementById('again').click()")
     return "after" in text(page, "summary")
 
 

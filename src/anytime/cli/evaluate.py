@@ -128,7 +128,7 @@ def calibrate_command(
     - `anytime calibrate runs/a --risk 0.02 --delta 0.05` loses at most 2 points of accuracy with probability 95 %
     """
     if (budget is None) == (risk is None) or (risk is None and delta is not None):
-        raise AnytimeError("give either --budget, or --risk with or without --delta")
+        raise AnytimeError("give either --budget, or --risk with or without --delta (see: anytime calibrate --help)")
     asked = asked_of(run)
     net = load(run).to(device_named(device))
     images = prepared(net, run, load_data(asked.get("data", "digits"), size=asked.get("size")))
