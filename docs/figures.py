@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import export_tables
 import guarantee_tables
 from measurements import DEADLINES, MEASUREMENTS, ROWS
 
@@ -186,6 +187,11 @@ def serving_faults() -> str:
 
 
 FIGURES: dict[str, Figure] = {
+    "int8_table": lambda: export_tables.int8(results("export_int8")["facts"]),
+    "int8_time_1": ratio("export_int8", "batch 1: int8 / float32, all exits", 2),
+    "int8_time_32": ratio("export_int8", "batch 32: int8 / float32, all exits", 2),
+    "int8_mb": fact("export_int8", "int8_mb", "{:.1f}"),
+    "float32_mb": fact("export_int8", "float32_mb", "{:.1f}"),
     "gains": gains,
     "performance": performance,
     "deadline_table": deadline_table,

@@ -14,7 +14,10 @@ import anytime
 
 TABLE = Path(__file__).parents[2] / "docs" / "export-models.md"
 PUBLIC = [
-    *(("transformers", name) for name in ("ViT", "DeiT", "Swin", "ConvNeXt", "ResNet", "DINOv2", "BERT", "ALBERT")),
+    *(
+        ("transformers", name)
+        for name in ("ViT", "DeiT", "Swin", "ConvNeXt", "ResNet", "DINOv2", "BERT", "ALBERT", "DistilBERT")
+    ),
     *(("timm", name) for name in ("resnet18", "resnet26d", "vit_tiny_patch16_224", "convnext_atto", "mixer_s32_224")),
     *(("timm", name) for name in ("vgg11_bn",)),
     *(("torchvision", name) for name in ("resnet18", "mobilenet_v2", "squeezenet1_1", "alexnet", "mnasnet0_5")),

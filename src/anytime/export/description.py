@@ -162,6 +162,11 @@ def rows_each(size: int | str) -> int | None:
     return int(match[1] or 1) if match else None
 
 
+def rows_of(value: Value) -> tuple[int, int] | None:
+    """The dimension that holds the samples, and how many rows each has."""
+    return next(((dim, each) for dim, size in enumerate(value.shape) if (each := rows_each(size))), None)
+
+
 def _graph(file: str, inputs: list[str], outputs: list[str]) -> GraphFile:
     return GraphFile(_file(file), _texts(inputs), _texts(outputs))
 

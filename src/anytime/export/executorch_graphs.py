@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from anytime.errors import AnytimeError, require
-from anytime.export.description import Description, Runner, rows_each
-from anytime.export.graphs import Graph, Staged
+from anytime.export.description import Description, GraphFile, Runner, rows_each, rows_of
+from anytime.export.graphs import Graph, Staged, Value
 from anytime.network import eval_mode
 
 LARGEST_BATCH = 32
-"""Memory is planned ahead, for at most so many samples."""
+"""Memory is planned ahead: so many samples are asked for. What was planned, which may be less, is in the program."""
 
 
 def programs(plan: Staged) -> dict[str, bytes]:
@@ -83,24 +83,41 @@ def executorch_runners(
             raise AnytimeError(f"{where}: {graph.file} is not a program that can be run ({reason})") from error
         if method is None or method.metadata.num_inputs() != len(graph.inputs):
             raise AnytimeError(f"{where}: {graph.file} is the graph of another stage or network")
-        runners[graph.file] = _runner(method, (program, contents[graph.file]))
+        runners[graph.file] = _runner(method, graph, description.values, (program, contents[graph.file]))
     return runners
 
 
-def _runner(method: Any, kept: Any) -> Runner:
+def _runner(method: Any, graph: GraphFile, values: Mapping[str, Value], kept: Any) -> Runner:
+    """Runs a program; more samples than its memory is planned for in parts."""
     lock = threading.Lock()
+    takes, returns = ([rows_of(values[name]) for name in names] for names in (graph.inputs, graph.outputs))
+    planned = [method.metadata.input_tensor_meta(i).sizes() for i in range(len(takes))]
+    most = min((sizes[rows[0]] // rows[1] for sizes, rows in zip(planned, takes, strict=True) if rows), default=1)
+
+    def part(arrays: list[np.ndarray], start: int) -> list[np.ndarray]:
+        given = [_cut(array, rows, start, most) for array, rows in zip(arrays, takes, strict=True)]
+        try:
+            return [result.clone().numpy() for result in method.execute(given)]
+        except RuntimeError as error:
+            shapes = [array.shape for array in arrays]
+            raise AnytimeError(f"ExecuTorch cannot run {graph.file} on inputs of {shapes} ({error})") from error
 
     def runner(arrays: list[np.ndarray]) -> list[np.ndarray]:
+        counts = [array.shape[rows[0]] // rows[1] for array, rows in zip(arrays, takes, strict=True) if rows]
         with lock:  # a method has one memory for its values
-            try:
-                results = method.execute([torch.from_numpy(array) for array in arrays])
-            except RuntimeError as error:
-                shapes = [array.shape for array in arrays]
-                raise AnytimeError(
-                    f"ExecuTorch cannot run inputs of {shapes}: memory is planned for at most {LARGEST_BATCH} samples "
-                    f"({error})"
-                ) from error
-            return [result.clone().numpy() for result in results]
+            parts = [part(arrays, start) for start in range(0, max(counts, default=1), most)]
+        if len(parts) == 1:
+            return parts[0]
+        whole = zip(zip(*parts, strict=True), returns, strict=True)
+        return [np.concatenate(pieces, rows[0]) if rows else pieces[0] for pieces, rows in whole]
 
     runner.kept = kept  # type: ignore[attr-defined]  # what the method refers to
     return runner
+
+
+def _cut(array: np.ndarray, rows: tuple[int, int] | None, start: int, count: int) -> Tensor:
+    """Some samples; all of an array that does not hold samples."""
+    if rows:
+        dim, each = rows
+        array = array[(slice(None),) * dim + (slice(start * each, (start + count) * each),)]
+    return torch.from_numpy(np.ascontiguousarray(array))

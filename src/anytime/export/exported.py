@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from anytime.cost import Costs
 from anytime.errors import AnytimeError
-from anytime.export.description import Description, GraphFile, Runner, read_description, read_files, rows_each
+from anytime.export.description import Description, GraphFile, Runner, read_description, read_files, rows_of
 from anytime.export.executorch_graphs import executorch_runners
 from anytime.export.graphs import Value
 from anytime.export.onnx_runtime import onnx_runners
@@ -109,7 +109,7 @@ class ExportedNetwork(AnytimeNetwork):
     """
 
     def __init__(self, description: Description, runners: Mapping[str, Runner]) -> None:
-        rows = {name: _rows_of(value) for name, value in description.values.items()}
+        rows = {name: rows_of(value) for name, value in description.values.items()}
         first, stages = _Input(description, rows), list[nn.Module]()
         for stage, state in zip(description.stages, description.states, strict=True):
             stages.append(_Stage(stage, state, runners[stage.file], None if stages else first))
@@ -131,11 +131,6 @@ class ExportedNetwork(AnytimeNetwork):
     def layout(self) -> dict[str, Any]:
         """Raises: what was exported is in a folder already."""
         raise AnytimeError("an exported network is not saved again: copy its folder")
-
-
-def _rows_of(value: Value) -> tuple[int, int] | None:
-    """The dimension that holds the samples, and how many rows each has."""
-    return next(((dim, each) for dim, size in enumerate(value.shape) if (each := rows_each(size))), None)
 
 
 class _Stage(nn.Module):

@@ -1,7 +1,9 @@
 """Exported networks in 8-bit integers, calibrated with images."""
 
+import logging
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -81,7 +83,7 @@ def _quantized(
     states: list[Any] = batches
     for i, stage in enumerate(description.stages):
         taken = [_values(net, i, state, stage.inputs) for state in states]
-        with tempfile.TemporaryDirectory() as place, torch.inference_mode():
+        with tempfile.TemporaryDirectory() as place, torch.inference_mode(), _no_advice():
             source, target = Path(place) / "float.onnx", Path(place) / "int8.onnx"
             model = onnx.load_model_from_string(contents[stage.file])
             _embed(onnx, model, contents)
@@ -98,6 +100,17 @@ def _quantized(
             smaller[stage.file] = target.read_bytes()
             states = [net.run_stage(i, state) for state in states]
     return smaller
+
+
+@contextmanager
+def _no_advice() -> Iterator[None]:
+    """Without ONNX Runtime's advice for every stage, which it logs as a warning, to optimize the graph first."""
+    unwanted = logging.NullHandler()  # with a handler there, logging does not set up one that prints
+    logging.getLogger().addHandler(unwanted)
+    try:
+        yield
+    finally:
+        logging.getLogger().removeHandler(unwanted)
 
 
 def _values(net: Any, stage: int, state: Any, names: list[str]) -> dict[str, np.ndarray]:

@@ -20,8 +20,8 @@ class Clock:
         self._begun = self._before = time.perf_counter()
         self._stages: list[float] = []
         self._heads: list[float | None] = []
-        self._exit_stage = -1
-        self._actual = self._expected = 0.0  # seconds of the stages so far: measured, and as known
+        self._actual = self._expected = 0.0  # seconds of the stages compared so far: measured, and as known
+        self._compared = 0
 
     def recall(self, net: Any, x: Any) -> None:
         """Look up what is known of the network's latency for such an input."""
@@ -50,20 +50,16 @@ class Clock:
         if self._waits:
             synchronize(self._device)
         now = time.perf_counter()
-        took, self._before = now - self._before, now
-        stage = len(self._stages)
-        self._actual += took
-        self._expected += self._known.stages[stage] if stage < len(self._known.stages) else took
-        self._stages.append(took)
+        self._stages.append(now - self._before)
         self._heads.append(inf if has_exit else None)
-        if has_exit:
-            self._exit_stage = stage
+        self._before = now
 
     def head_ended(self) -> float:
         """Note the time of the latest exit's head, which has just ended; seconds since the call."""
         synchronize(self._device)
         now = time.perf_counter()
-        self._heads[self._exit_stage], self._before = now - self._before, now
+        stage = next(i for i in reversed(range(len(self._heads))) if self._heads[i] is not None)
+        self._heads[stage], self._before = now - self._before, now
         return now - self._begun
 
     def next_answer(self, with_head: bool) -> float:
@@ -74,9 +70,16 @@ class Clock:
         """
         stage = len(self._stages) - 1
         ahead = self._known.ahead(stage, self._stages[-1]) + (self._known.head(stage) if with_head else 0.0)
-        # The known times are the fastest: the machine may be slower at the moment.
-        pace = max(1.0, self._actual / self._expected) if self._expected else 1.0
-        return self._before - self._begun + ahead * pace
+        return self._before - self._begun + ahead * self._pace()
+
+    def _pace(self) -> float:
+        """How much longer the stages of this walk took than known: the known times are the fastest."""
+        for stage in range(self._compared, len(self._stages)):
+            took, known = self._stages[stage], self._known.stages
+            self._actual += took
+            self._expected += known[stage] if stage < len(known) else took
+        self._compared = len(self._stages)
+        return max(1.0, self._actual / self._expected) if self._expected else 1.0
 
     def try_again(self) -> bool:
         """Whether to begin although the deadline seems too short: every tenth time, in case the profile is too slow."""
