@@ -112,9 +112,8 @@ class Runner:
 
     def cancel(self, id: int) -> None:
         """Drop a request: its rows leave at this boundary."""
-        task = self.by_id.pop(id, None)
-        if task is not None:
-            self.scheduler.remove(task)
+        if id in self.by_id:
+            self._drop(self.by_id[id])
 
     @property
     def idle(self) -> bool:
@@ -238,17 +237,20 @@ class Runner:
             task.of.logits = rows
         return True
 
-    def _finish(self, task: Task, stopped_by: str | None) -> None:
+    def _drop(self, task: Task) -> None:
         del self.by_id[task.id]
         self.scheduler.remove(task)
+        self.known.pop((task.form[0], task.id) if isinstance(task.form, tuple) else None, None)  # if it ran alone
+
+    def _finish(self, task: Task, stopped_by: str | None) -> None:
+        self._drop(task)
         self.news.append(Event(task.id, "done", task.exit, task.of.logits, stopped_by, self.clock()))
 
     def _failed(self, tasks: Sequence[Task], error: Exception) -> None:
         """A stage or head failed: alone, that is the request's error; in a batch, all begin again, each alone."""
         for task in tasks:
             if len(tasks) == 1:
-                del self.by_id[task.id]
-                self.scheduler.remove(task)
+                self._drop(task)
                 reason = f"{type(error).__name__}: {error}"
                 self.news.append(Event(task.id, "failed", stopped_by=reason, moment=self.clock()))
             else:
