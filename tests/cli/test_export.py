@@ -92,10 +92,19 @@ def test_int8(run, finished, tmp_path):
     with pytest.raises(anytime.AnytimeError, match="not an export in floats"):
         anytime.export.int8(tmp_path / "b/onnx-int8", tmp_path / "c", [], [])
     labeled = [(x, torch.tensor([0, 1, 2]))]
-    wrong = [(x, floats(x)[-1].argmax(-1))]
     with pytest.raises(anytime.AnytimeError, match="no batches to calibrate with"):
         anytime.export.int8(tmp_path / "b/onnx", tmp_path / "c", [], labeled)
-    noise = [(1e4 * torch.rand(3, 1, 8, 8), torch.tensor([0, 1, 2]))]  # ranges so wide that nothing is left of x
+    assert not (tmp_path / "c").exists()
+
+
+def test_int8_that_loses_too_much_is_not_written(tmp_path):
+    torch.manual_seed(0)
+    net = anytime.create_model("resann-1-8", in_channels=1).eval()
+    images = torch.randn(64, 1, 8, 8) * torch.rand(64, 1, 1, 1) * 5
+    anytime.export.onnx(net, images[:1], tmp_path / "floats")
+    answers = net(images)[-1].argmax(-1)  # as labels: the floats have no error
+    assert len(answers.unique()) > 1
+    wide = [(1e4 * torch.rand(3, 1, 8, 8), torch.tensor([0, 1, 2]))]  # ranges so wide that nothing is left of images
     with pytest.raises(anytime.AnytimeError, match="nothing was written"):
-        anytime.export.int8(tmp_path / "b/onnx", tmp_path / "c", noise, wrong, tolerate=0)
+        anytime.export.int8(tmp_path / "floats", tmp_path / "c", wide, [(images, answers)], tolerate=0)
     assert not (tmp_path / "c").exists()

@@ -124,16 +124,19 @@ class Service:
 
 async def answers_of(request: Request, futures: list["asyncio.Future[Answer]"]) -> list[Answer]:
     """Wait for answers. If the client hangs up, or one answer fails, the others are not computed any further."""
-    everything = asyncio.gather(*futures)
-    gone = asyncio.ensure_future(_hung_up(request))
+    gone, open_ones = asyncio.ensure_future(_hung_up(request)), set(futures)
     try:
-        await asyncio.wait({everything, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if not everything.done():
-            raise ClientGoneError
-        return everything.result()
+        while open_ones:
+            done, _ = await asyncio.wait({*open_ones, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if gone in done:
+                raise ClientGoneError
+            open_ones -= done
+            for future in done:
+                future.result()  # raises what it failed with
+        return [future.result() for future in futures]
     finally:
-        gone.cancel()
-        everything.cancel()
+        for future in (gone, *futures):
+            future.cancel()
 
 
 async def _hung_up(request: Request) -> None:
