@@ -26,7 +26,7 @@ def main(run: Path, source: str, repeats: int) -> None:
     assert net.preprocessing, "the run has no preprocessing"
     data = anytime.load_data(source or read_run(run)["asked"]["data"]).matching(net.preprocessing)
     assert data.test, "the data has no test images"
-    print(f"{run.name}, {net.exits} exits, {len(data.test.pixels):,} test images, {machine()}")
+    print(f"{run.name}, {net.exits} exits, {len(data.test):,} test images, {machine()}")
     with tempfile.TemporaryDirectory() as place:
         floats = export_run(run, Path(place) / "float32")
         some = islice(data.batches(data.train, batch_size=64), 4)
@@ -39,7 +39,7 @@ def main(run: Path, source: str, repeats: int) -> None:
         fact(f"int8_{exit}", after)
     verdict("int8_points_lost", 100 * (made.after[-1] - made.before[-1]), 1.0)
     for batch in (1, 32):
-        x = data.normalize(data.test.pixels[:batch])
+        x = data.normalize(data.test.pixels[:batch])  # type: ignore[union-attr]
         with torch.inference_mode():
             pairs = interleaved(lambda x=x: small(x), lambda x=x: full(x), repeats, time.thread_time)
         report(f"batch {batch}: int8 / float32, all exits", [a / b for a, b in pairs])
