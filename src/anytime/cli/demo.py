@@ -24,7 +24,7 @@ from anytime.plotting import plot_budgets
 from anytime.training.fit import fit
 
 MODEL = "resann-3-8"
-DEADLINES = (0.25, 0.5, 0.75, 1.0, 1.5)
+DEADLINES = (0.5, 0.75, 1.0, 1.5)
 """As parts of what the whole network takes."""
 PREDICTIONS = 50
 """For each deadline."""
