@@ -210,7 +210,7 @@ def test_clear_errors_about_calls_and_outputs():
     assert net(x)[-1].shape == (2, 3)
     small = anytime.convert(Small(), X, exits=2).eval()
     with pytest.raises(anytime.AnytimeError, match=r"captured with a tensor of shape \(any, 3, 12, 12\)"):
-        small(torch.randn(1, 3, 16, 16))
+        small(torch.randn(3, 16, 16))
     with pytest.raises(anytime.AnytimeError, match="of the form"):
         small({"x": X})
 
