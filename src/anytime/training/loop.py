@@ -214,6 +214,11 @@ class Training:
             outputs = self.forward(batch.inputs, self.only)
         outcome = self.objective(outputs, batch.targets, share)
         objective = outcome.objective / self.accumulate
+        if not objective.requires_grad:
+            raise AnytimeError(
+                "the losses do not depend on the weights that are trained: a loss must be computed from the outputs by "
+                "differentiable operations (argmax and comparisons are not), and some weights must require gradients"
+            )
         self.scaler.scale(objective).backward()
         counts = torch.full_like(outcome.losses, len(batch))
         return torch.stack([outcome.losses * len(batch), outcome.errors, counts]), objective.detach()
