@@ -47,7 +47,7 @@ class Kept:
 def demo(
     output: Annotated[Path, Option(help="Folder for the run and the picture.")] = Path("runs/demo"),
     epochs: Annotated[int, Option(help="Number of training epochs.")] = 30,
-    as_json: Annotated[bool, Option("--json", help="Print JSON and nothing else.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print only JSON.")] = False,
 ) -> None:
     """Train a small network on handwritten digits and use it three ways: about a minute.
 
