@@ -113,6 +113,10 @@ class AnytimeNetwork(nn.Module):
         """The number of exits, L in the paper."""
         return len(self.heads)
 
+    def extra_repr(self) -> str:
+        """What ``print(net)`` shows before the modules."""
+        return f"exits={self.exits}"
+
     def preprocess(self, images: Any) -> Tensor:
         """Batch of images as this network sees them, on its device.
 

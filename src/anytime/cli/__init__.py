@@ -21,7 +21,7 @@ from anytime.training.jobs import stop_with_parent
 def main() -> NoReturn:
     """Run the command. Errors that a user can fix are one line on standard error, with exit code 2."""
     stop_with_parent()
-    words = sys.argv[1:]
+    words = sys.argv[1:] or ["--help"]
     if "--trust" in words:  # for whatever the command loads, so it may stand anywhere
         words.remove("--trust")
         os.environ[TRUST] = "1"

@@ -42,8 +42,10 @@ def export_command(
     - `anytime export runs/a --to onnx --int8 --calibrate cifar10`
     - `anytime export runs/a --to executorch`
     """
-    if to not in ("onnx", "executorch") or (to != "onnx" and (int8 or any_size)):
-        raise AnytimeError(f"--to {to} must be onnx, or executorch without --int8 and --any-size")
+    if to not in ("onnx", "executorch"):
+        raise AnytimeError(f"--to {to}: expected onnx or executorch")
+    if to != "onnx" and (int8 or any_size):
+        raise AnytimeError(f"--to {to}: {'--int8' if int8 else '--any-size'} is for --to onnx only")
     net, options = load(run), dict[str, Any]()
     if exits is not None:
         options["exits"] = [number - 1 for number in _numbers(exits)]

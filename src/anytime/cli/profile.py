@@ -10,6 +10,7 @@ import torch
 
 import anytime
 from anytime.cli.app import DEVICES, Option, app, device_named, typer
+from anytime.cli.convert import named
 from anytime.cli.tables import models_table, profile_table, show
 from anytime.errors import AnytimeError, check_integer
 from anytime.saving import load
@@ -32,7 +33,7 @@ def profile(
     """What each exit costs: multiply-accumulates, parameters, measured milliseconds.
 
     Milliseconds are from the start to the exit's prediction, with the heads of all earlier exits and without them.
-    A model on a processor is also exported and measured on ONNX Runtime, if that is installed (--backends none: not).
+    On a CPU the model is also exported and measured on ONNX Runtime, if installed; --backends none leaves that out.
     With --save they are written to profile.json beside the model, for this device, number of threads and input shape.
 
     Examples:
@@ -53,7 +54,7 @@ def profile(
             channels, size = channels or net.preprocessing.channels, size or net.preprocessing.size[0]
     else:
         options = {} if classes is None else {"num_classes": classes}
-        net = anytime.create_model(model, in_channels=channels or 3, **options)
+        net = named(model, in_channels=channels or 3, **options)
     channels, size = channels or 3, size or net.image_size or 224
     where = device_named(device)
     net.to(where).eval()
