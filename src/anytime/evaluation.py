@@ -302,5 +302,5 @@ def _outputs(net: AnytimeNetwork, batch: Batch) -> tuple[Tensor, Tensor]:
             f"labels from {int(labels.min())} to {int(labels.max())}: there are {logits.shape[-1]} classes"
         )
     if not logits.isfinite().all():
-        raise AnytimeError("the network's answers are infinite or no numbers for some of these samples")
+        raise AnytimeError("the network's logits are infinite or NaN for some of these samples")
     return logits, labels.cpu()

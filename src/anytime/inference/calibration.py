@@ -98,7 +98,7 @@ def calibrate(
 
 
 def _without_labels(x: Any) -> tuple[Any, Tensor]:
-    """A batch of inputs alone, with labels that nobody looks at."""
+    """A batch of inputs alone, with placeholders for the labels."""
     first = next(iter(tensors_of(x)), torch.empty(0))
     return x, torch.zeros(len(first), dtype=torch.int64)
 
