@@ -1,4 +1,4 @@
-"""What each exit costs: multiply-accumulates and parameters. (Seconds are in ``latency.py``.)"""
+"""What each exit costs: multiply-accumulates and parameters. (Seconds are in ``inference/latency.py``.)"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -97,7 +97,7 @@ def form_of(x: Any) -> Form:
 
 
 def counting() -> FlopCounterMode:
-    """A context that counts the operations of this thread, attention on processors included."""
+    """A context that counts the operations of this thread, attention on CPUs included."""
     counter = FlopCounterMode(display=False, custom_mapping=_ATTENTION)
     # Totals are all that is needed. The tracker of modules would register hooks that run in every thread.
     tracker = SimpleNamespace(parents={"Global"}, __enter__=lambda: None, __exit__=lambda: None)

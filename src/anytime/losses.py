@@ -203,7 +203,7 @@ def by_exit(function: Function, outputs: Sequence[Any], targets: Any, what: str 
 
 
 def stacked(outputs: Sequence[Any]) -> Sequence[Any]:
-    """Logits of the same shape N × C as one tensor, whatever else as it is."""
+    """Logits of the same shape N × C as one tensor; anything else is returned unchanged."""
     if isinstance(outputs, Tensor) or not all(isinstance(o, Tensor) and o.ndim == 2 for o in outputs):
         return outputs
     return torch.stack(list(outputs)) if len({o.shape for o in outputs}) == 1 else outputs  # type: ignore[return-value]

@@ -33,7 +33,9 @@ def convert(
     pretrained: Annotated[bool, Option("--pretrained", help=PRETRAINED)] = False,
     seed: Annotated[int, Option(help="Seed of the initial weights.")] = 0,
 ) -> None:
-    """Build a model of a library or of your own, with random or pretrained weights, give it exits, and save it.
+    """Build a model of timm, torchvision, transformers or your own, add exits and save it.
+
+    Its weights are random, or those of timm and torchvision with --pretrained.
 
     The folder names the constructor, which builds it again; nothing is pickled. A function of your own is only called
     by other commands if they are told to trust the folder: --trust.
@@ -44,6 +46,11 @@ def convert(
     - `anytime train --model runs/r18 --data cifar10 --output runs/r18-trained`
     - `anytime convert my_package.models:build --exits 3 --data photos/ --output runs/mine`
     """
+    if not is_constructor(model):
+        raise AnytimeError(
+            f"cannot convert {model!r}: expected timm:NAME, torchvision:NAME, transformers:CLASS or "
+            "package.module:function, e.g. timm:resnet18"
+        )
     images = load_data(data, size=size)
     torch.manual_seed(seed)
     asked = {"model": model, "exits": exits, "option": option or [], "pretrained": pretrained}
@@ -73,7 +80,14 @@ def network(asked: dict[str, Any], images: Data, trust: bool = False) -> Anytime
         if net.preprocessing is not None:
             images.matching(net.preprocessing)  # refuses other classes
         return net.train()
-    return anytime.create_model(name, num_classes=classes, in_channels=channels)
+    return named(name, num_classes=classes, in_channels=channels)
+
+
+def named(name: str, **options: Any) -> AnytimeNetwork:
+    """One of our networks; a path is not the name of one, so there is no such folder."""
+    if "/" in name:
+        raise AnytimeError(f"there is no folder {name}; models by name are listed by: anytime models")
+    return anytime.create_model(name, **options)
 
 
 def _exits(text: str) -> int | list[str]:

@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
 
-from anytime.batches import check_batches
+from anytime.batches import check_batches, one_sample
 from anytime.cost import costs
 from anytime.errors import AnytimeError
 from anytime.evaluation import collect
@@ -239,7 +238,7 @@ class EANN(AnytimeNetwork):
         first = list(next(zip(batches, strict=False), ()))
         before = self._offered
         try:
-            example = _one_sample(first[0][0]) if first and isinstance(first[0], tuple | list) else None
+            example = one_sample(first[0][0]) if first and isinstance(first[0], tuple | list) else None
             self.offered = everything = self._all_exits(example)
             wrong = collect(self, chain(first, batches)).wrong
             errors = wrong.double().mean(1).tolist()
@@ -315,10 +314,6 @@ class EANN(AnytimeNetwork):
 
 NAME = "eann"
 """The name of an ensemble in ``config.json``."""
-
-
-def _one_sample(x: Any) -> Any:
-    return tree_map(lambda leaf: leaf[:1] if isinstance(leaf, Tensor) else leaf, x)
 
 
 def _image_for(members: list[AnytimeNetwork]) -> Tensor | None:

@@ -159,9 +159,9 @@ def profiles_of(net: Any) -> dict[Kind, Profile]:
         return {}
 
 
-def kind_of(x: Any) -> Kind:
+def kind_of(x: Any, device: torch.device | None = None) -> Kind:
     """The kind of an input on this machine, with the present number of threads."""
-    return Kind(_name(device_of(x)), torch.get_num_threads(), form_of(x))
+    return Kind(_name(device or device_of(x)), torch.get_num_threads(), form_of(x))
 
 
 @cache
