@@ -251,6 +251,7 @@ class Runner:
     def _drop(self, task: Task) -> None:
         del self.by_id[task.id]
         self.scheduler.remove(task)
+        task.of.batch = None  # which knows its tasks: in a circle, its memory would wait for the garbage collector
         self.known.pop((task.form[0], task.id) if isinstance(task.form, tuple) else None, None)  # if it ran alone
 
     def _finish(self, task: Task, stopped_by: str | None) -> None:
