@@ -1,10 +1,12 @@
 """A runner by itself: it is stepped by hand."""
 
+import gc
+
 import torch
 
 import anytime
 from anytime.inference.batch_times import BatchTimes, Line, sample_form
-from anytime.serving.runner import FORMS, Runner, Settings
+from anytime.serving.runner import FORMS, Batch, Runner, Settings
 
 
 def runner_of(net, largest=4):
@@ -40,6 +42,21 @@ def test_a_shape_that_is_asked_for_all_the_time_stays_known():
         assert runner.known[sample_form(usual)] is known
         while not runner.idle:
             runner.step()
+
+
+def test_what_is_answered_leaves_nothing_to_the_garbage_collector():
+    runner, _ = runner_of(anytime.create_model("resann-1-4").eval())
+    gc.collect()
+    gc.disable()
+    try:
+        for i in range(20):
+            runner.add(i, torch.randn(1, 3, 8, 8), deadline=float("inf"))
+            runner.step()
+        while not runner.idle:
+            runner.step()
+        assert not [found for found in gc.get_objects() if isinstance(found, Batch)]
+    finally:
+        gc.enable()
 
 
 def test_the_first_exit_of_one_that_is_alone_is_told_with_its_answer():
