@@ -7,9 +7,10 @@ python benchmarks/serving_load.py FOLDER --systems engine,litserve,ray    # pip 
 Arrivals are fixed beforehand, half Poisson, half in bursts; deadlines of 25, 50 and 100 ms are mixed; latency counts
 from the moment at which a request should have been sent. What runs the network has core 0; the generator and every
 system's front have core 1. Systems take turns; a run in which the generator was later than 1 ms (p99) is thrown away,
-counted, and repeated once (what a system's own call takes to send is the system's). 1× is the best closed-loop throughput at full depth over all batches. The fixed exit is the
-one that is best for each load in hindsight: the two that a simulation of the very trace finds best are run. The score
-is the share of the offered requests that were answered in time and correctly.
+counted, and repeated once; what a system's own call takes to send is the system's. 1× is the best closed-loop
+throughput at full depth over all batches. The fixed exit is the one that is best for each load in hindsight: the two
+that a simulation of the very trace finds best are run. The score is the share of the offered requests that were
+answered in time and correctly.
 """
 
 import argparse
