@@ -54,7 +54,7 @@ def test_what_is_answered_leaves_nothing_to_the_garbage_collector():
             runner.step()
         while not runner.idle:
             runner.step()
-        assert not [found for found in gc.get_objects() if isinstance(found, Batch)]
+        assert not [found for found in gc.get_objects() if type(found) is Batch]
     finally:
         gc.enable()
 

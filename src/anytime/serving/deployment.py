@@ -53,7 +53,7 @@ def deployment(folder: str | Path, replicas: int = 1, **options: Any) -> Any:
     There is no ``@serve.batch``: requests share batches in the engine, stage by stage. A request goes to the replica
     with the least predicted time to its first exit. ``ask`` calls it and tries again if a replica dies.
 
-    Experimental: this has not been run on a cluster yet. It needs ``pip install "ray[serve]"``.
+    Needs the extra ``cluster``.
 
     Args:
         folder: of a saved model, at the same path on every machine.
