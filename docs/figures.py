@@ -72,7 +72,7 @@ def performance() -> str:
     ]
     for record, what, name, text in ROWS:
         said = read(record)
-        judged = said["results"]["verdicts"][name] if name else {"limit": None}
+        judged = said["results"]["verdicts"].get(name, {"limit": None})
         limit, word = "stated", "–"
         if judged["limit"] is not None:
             limit = f"{'≥' if judged['least'] else '≤'} {judged['limit']:g}"
@@ -82,6 +82,19 @@ def performance() -> str:
         lines.append(
             f"| `{script}` | {text} | {ratio(record, what, digits)()} | {limit} | {word} | {said['date']}, {said['commit']} |"
         )
+    return "\n" + "\n".join(lines) + "\n"
+
+
+def missed() -> str:
+    """All goals that were not met, of every record."""
+    lines = ["| benchmark | goal | measured | limit |", "|---|---|---:|---:|"]
+    for record in MEASUREMENTS:
+        said = read(record)
+        script = said["command"].removeprefix("python benchmarks/").partition(" ")[0]
+        for name, judged in said["results"].get("verdicts", {}).items():
+            if not judged["ok"]:
+                bound = f"{'≥' if judged['least'] else '≤'} {judged['limit']:g}"
+                lines.append(f"| `{script}` | `{name}` | {judged['ratio']:.3f} | {bound} |".replace("-0", "−0"))
     return "\n" + "\n".join(lines) + "\n"
 
 
@@ -166,6 +179,7 @@ FIGURES: dict[str, Figure] = {
     "gains": gains,
     "performance": performance,
     "deadline_table": deadline_table,
+    "missed": missed,
     "exit_tax_percent": lambda: f"{100 * results('exit_tax')['verdicts']['exit_tax']['ratio'] - 100:.0f}",
     "eann_parallel": ratio("eann_parallel", "two workers of one thread / one after the other on one thread"),
     "eann_parallel_two": ratio("eann_parallel", "two workers of one thread / one after the other on two threads"),

@@ -97,7 +97,7 @@ ROWS = [
     ("steps", "batch 32: predict / network without exits", "predict_batch_32", "the same, batch 32"),
     ("early_exit", "time: early exits / whole network, last head", "early_exit_time", "CIFAR-10, resann-5-16, batch 256, half of the MACs on average: samples leaving early / all to the last exit"),
     ("eann_parallel", "two workers of one thread / one after the other on one thread", "eann_parallel", "an EANN whose networks cost 1 : 2 : 4, to the last answer: two workers of one thread / one after the other on one thread"),
-    ("eann_parallel", "two workers of one thread / one after the other on two threads", None, "the same / one after the other on two threads"),
+    ("eann_parallel", "two workers of one thread / one after the other on two threads", "eann_parallel_two", "the same / one after the other on two threads"),
     ("eann_parallel_ray", "two workers of one thread / one after the other on one thread", "eann_parallel_ray", "two Ray actors / one after the other on one thread"),
     ("export_resann", "1 thread, batch 1: stages to the last exit / PyTorch", "last_1_1", "resann-9-16, 1 thread, batch 1: ONNX stages to the last exit / PyTorch to the last exit"),
     ("export_resann", "1 thread, batch 1: stages through all exits / PyTorch", None, "the same through all exits / PyTorch through all exits"),

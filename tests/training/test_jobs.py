@@ -63,19 +63,23 @@ PARENT = """
 import sys
 from anytime.training.jobs import Job, run_jobs
 child = '''
-import os, sys, time
-from anytime.training.jobs import stop_with_parent
-stop_with_parent()
+import os, signal, sys, time
+from anytime.training import jobs
+if sys.argv[2] == "deaf":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    jobs.GRACE = 0.1
+jobs.stop_with_parent()
 open(sys.argv[1], "w").write(str(os.getpid()))
-time.sleep(60)
+time.sleep(600)
 '''
-run_jobs([Job("child", ["-c", child, sys.argv[1]])])
+run_jobs([Job("child", ["-c", child, *sys.argv[1:]])])
 """
 
 
-def test_jobs_end_with_a_killed_parent(tmp_path):
+@pytest.mark.parametrize("hears", ["signals", "deaf"])
+def test_jobs_end_with_a_killed_parent(tmp_path, hears):
     path = tmp_path / "pid"
-    parent = processes.Child(["-c", PARENT, path])
+    parent = processes.Child(["-c", PARENT, path, hears])
     while not path.exists() or not path.read_text():
         time.sleep(0.05)
     child = int(path.read_text())

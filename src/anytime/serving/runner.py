@@ -10,7 +10,7 @@ from torch import Tensor
 
 from anytime.inference.batch_times import BatchTimes, sample_form
 from anytime.inference.inputs import device_of
-from anytime.inference.policy import Judge, Policy
+from anytime.inference.policy import Policy, Scorer
 from anytime.network import clone_tensors, tensors_of
 from anytime.serving.scheduler import Decision, Scheduler, Task
 from anytime.serving.tables import Tables
@@ -44,13 +44,13 @@ class Event(NamedTuple):
 class Work:
     """What belongs to a task: its input, and the batch that it is in."""
 
-    __slots__ = ("batch", "judge", "logits", "shown", "streams", "x")
+    __slots__ = ("batch", "logits", "scorer", "shown", "streams", "x")
 
     def __init__(self, x: Any, streams: bool) -> None:
         self.x, self.streams = x, streams
         self.batch: Batch | None = None
         self.logits: Tensor | None = None  # of its latest exit, if that was evaluated
-        self.judge: Judge | None = None
+        self.scorer: Scorer | None = None
         self.shown = -1
         """The latest exit that was shown to a stream."""
 
@@ -202,7 +202,7 @@ class Runner:
                 task.of.shown = task.exit
                 self.news.append(Event(task.id, "exit", task.exit, task.of.logits, None, moment))
         if policy is not None and policy.score != "patience":
-            scores = Judge(policy.score, policy.temperatures).score(
+            scores = Scorer(policy.score, policy.temperatures).score(
                 wanted[0].exit, torch.cat([task.of.logits for task in wanted])
             )
             sure = policy.leaves(wanted[0].exit, scores).split([task.size for task in wanted])
@@ -210,8 +210,8 @@ class Runner:
                 self._judged(task, bool(sure_of.all()), score)
         elif policy is not None:
             for task in wanted:
-                task.of.judge = task.of.judge or Judge(policy.score, policy.temperatures)
-                score = task.of.judge.score(task.exit, task.of.logits)
+                task.of.scorer = task.of.scorer or Scorer(policy.score, policy.temperatures)
+                score = task.of.scorer.score(task.exit, task.of.logits)
                 self._judged(task, bool(policy.leaves(task.exit, score).all()), None)
 
     def _judged(self, task: Task, sure: bool, score: Tensor | None) -> None:
@@ -267,7 +267,7 @@ class Runner:
                 self.news.append(Event(task.id, "failed", stopped_by=reason, moment=self.clock()))
             else:
                 task.stage, task.exit = 0, -1
-                task.of.batch = task.of.logits = task.of.judge = None
+                task.of.batch = task.of.logits = task.of.scorer = None
                 self.scheduler.remove(task)
                 alone = (task.form, task.id)  # shares no batch from now on
                 self.known[alone] = self.known[task.form]

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +19,8 @@ from anytime.distributed import cores
 from anytime.errors import AnytimeError, check_integer, require
 
 WATCH = "ANYTIME_STOP_WITH_PARENT"
+GRACE = 60.0
+"""Seconds that a job has for its last checkpoint when the process that started it is gone."""
 
 
 @dataclass(frozen=True)
@@ -173,7 +176,11 @@ def _task(arguments: list[str], folder: str, environment: dict[str, str]) -> tup
 
 
 def stop_with_parent() -> None:
-    """In a job: receive SIGTERM once the process that started it is gone."""
+    """In a job: receive SIGTERM once the process that started it is gone, and end ``GRACE`` seconds later.
+
+    A run that waits for something that is gone too, such as the processes that compile for it, never comes to the
+    checkpoint that follows SIGTERM; it resumes from its last one.
+    """
     if os.environ.pop(WATCH, None) is None:
         return
 
@@ -181,5 +188,7 @@ def stop_with_parent() -> None:
         while os.read(0, 1):  # not sys.stdin: a thread that waits in it can crash the interpreter at its end
             pass
         os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(GRACE)
+        os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
