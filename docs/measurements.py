@@ -19,6 +19,8 @@ TRAINING = [*NETWORK, f"{SRC}/training", f"{SRC}/weights", f"{SRC}/data"]
 GUARANTEES = [f"{SRC}/inference/{name}.py" for name in ("risk", "temperature", "conformal")] + [f"{SRC}/combination"]
 NETWORKS = "runs/cifar10-25000-resann-5-16-patch2-adaloss-60-seed0 runs/svhn-2000-resann-5-8-patch2-adaloss-20-seed0"
 SERVING = [f"{SRC}/serving/{name}.py" for name in ("engine", "crew", "worker", "runner", "arena")]
+HTTP = [f"{SRC}/serving/{name}.py" for name in ("app", "server", "service", "predict", "images", "served")]
+LOAD = "--systems engine,full,fixed,fixed2,plain,litserve,ray --rounds 2"
 SCHEDULER = [f"{SRC}/serving/{name}.py" for name in ("scheduler", "tables", "slowdown")]
 TEAM = [*INFERENCE, f"{SRC}/ensemble"]
 CONVERTED = [*TRAINING, f"{SRC}/conversion"]
@@ -61,8 +63,12 @@ MEASUREMENTS = {
     "serving_optimum": benchmark("serving_optimum", SCHEDULER),
     "serving_rush": benchmark("serving_rush", SCHEDULER, "runs/cifar10-resann-9-16"),
     "serving_decision": benchmark("serving_decision", SCHEDULER),
-    "serving_kills": benchmark("serving_faults", SERVING, "kills resann-3-16 --seconds 40 --load 0.5"),
-    "serving_cancels": benchmark("serving_faults", SERVING, "cancels resann-3-16 --seconds 25 --load 0.5"),
+    "serving_load": benchmark("serving_load", [*SERVING, *SCHEDULER], "runs/cifar10-resann-9-16 --data {data} " + LOAD),
+    "serving_http": benchmark("serving_http", [*SERVING, *HTTP]),
+    "serving_http_large": benchmark("serving_http", [*SERVING, *HTTP], "runs/cifar10-resann-9-16"),
+    "serving_kills": benchmark("serving_faults", SERVING, "kills resann-3-16 --seconds 60 --load 0.5"),
+    "serving_cancels": benchmark("serving_faults", SERVING, "cancels resann-3-16 --seconds 30 --load 0.5"),
+    "serving_soak": benchmark("serving_faults", SERVING, "soak resann-3-16 --seconds 600"),
     "budgets": Measurement("anytime evaluate runs/cifar10-resann-5-16 --budgets", INFERENCE),
     **{
         f"convert_{name}_{scheme}": Measurement(
