@@ -1,6 +1,6 @@
 # Serve a model:  docker build -t anytime .
 #                 docker run -p 8000:8000 -v $PWD/runs/a:/model:ro -v $PWD/secret:/run/secrets/token:ro anytime /model --token-file /run/secrets/token
-# Without words after the image's name it serves the embedded model to anyone who can reach the port.
+# Without arguments it serves the embedded model, without a token, to anyone who can reach the port.
 FROM python:3.12-slim AS build
 # For instance an index of torch wheels without CUDA, which make the image a tenth as large.
 ARG PIP_OPTIONS=""

@@ -23,6 +23,8 @@ NETWORKS = [
     "cifar10-resann-9-16",
 ]
 SERVING = [f"{SRC}/serving/{name}.py" for name in ("engine", "crew", "worker", "runner", "arena")]
+HTTP = [f"{SRC}/serving/{name}.py" for name in ("app", "server", "service", "predict", "images", "served")]
+LOAD = "--systems engine,full,fixed,fixed2,plain,litserve,ray --rounds 2"
 SCHEDULER = [f"{SRC}/serving/{name}.py" for name in ("scheduler", "tables", "slowdown")]
 TEAM = [*INFERENCE, f"{SRC}/ensemble"]
 CONVERTED = [*TRAINING, f"{SRC}/conversion"]
@@ -65,8 +67,12 @@ MEASUREMENTS = {
     "serving_optimum": benchmark("serving_optimum", SCHEDULER),
     "serving_rush": benchmark("serving_rush", SCHEDULER, "runs/cifar10-resann-9-16"),
     "serving_decision": benchmark("serving_decision", SCHEDULER),
-    "serving_kills": benchmark("serving_faults", SERVING, "kills resann-3-16 --seconds 40 --load 0.5"),
-    "serving_cancels": benchmark("serving_faults", SERVING, "cancels resann-3-16 --seconds 25 --load 0.5"),
+    "serving_load": benchmark("serving_load", [*SERVING, *SCHEDULER], "runs/cifar10-resann-9-16 --data {data} " + LOAD),
+    "serving_http": benchmark("serving_http", [*SERVING, *HTTP]),
+    "serving_http_large": benchmark("serving_http", [*SERVING, *HTTP], "runs/cifar10-resann-9-16"),
+    "serving_kills": benchmark("serving_faults", SERVING, "kills resann-3-16 --seconds 60 --load 0.5"),
+    "serving_cancels": benchmark("serving_faults", SERVING, "cancels resann-3-16 --seconds 30 --load 0.5"),
+    "serving_soak": benchmark("serving_faults", SERVING, "soak resann-3-16 --seconds 600"),
     "budgets": Measurement("anytime evaluate runs/cifar10-resann-5-16 --budgets", INFERENCE),
     **{
         f"convert_{name}_{scheme}": Measurement(
@@ -95,7 +101,7 @@ ROWS = [
     ("steps", "batch 32: predict / network without exits", "predict_batch_32", "the same, batch 32"),
     ("early_exit", "time: early exits / whole network, last head", "early_exit_time", "CIFAR-10, resann-5-16, batch 256, half of the MACs on average: samples leaving early / all to the last exit"),
     ("eann_parallel", "two workers of one thread / one after the other on one thread", "eann_parallel", "an EANN whose networks cost 1 : 2 : 4, to the last answer: two workers of one thread / one after the other on one thread"),
-    ("eann_parallel", "two workers of one thread / one after the other on two threads", None, "the same / one after the other on two threads"),
+    ("eann_parallel", "two workers of one thread / one after the other on two threads", "eann_parallel_two", "the same / one after the other on two threads"),
     ("eann_parallel_ray", "two workers of one thread / one after the other on one thread", "eann_parallel_ray", "two Ray actors / one after the other on one thread"),
     ("export_resann", "1 thread, batch 1: stages to the last exit / PyTorch", "last_1_1", "resann-9-16, 1 thread, batch 1: ONNX stages to the last exit / PyTorch to the last exit"),
     ("export_resann", "1 thread, batch 1: stages through all exits / PyTorch", None, "the same through all exits / PyTorch through all exits"),

@@ -15,8 +15,13 @@ _KEPT = tempfile.TemporaryDirectory()
 
 
 def on(backend, build, example):
-    """The network that ``build`` returns, on a backend; exported once, loaded anew each time."""
-    return build() if backend == "eager" else anytime.load_exported(_exported(build, example))
+    """The network that ``build`` returns, on a backend; exported once, loaded anew each time.
+
+    It runs every stage by itself, so that its stages can be hooked.
+    """
+    net = build() if backend == "eager" else anytime.load_exported(_exported(build, example))
+    net.joins_stages = False
+    return net
 
 
 @functools.cache

@@ -16,8 +16,8 @@ from anytime.data.dataset import Data
 from anytime.data.images import Images, Take
 from anytime.data.stream import Stream
 from anytime.errors import AnytimeError
-from anytime.losses import Function, by_exit, cross_entropy
-from anytime.metrics import error
+from anytime.losses import Function, by_exit, check_function, cross_entropy
+from anytime.metrics import SHARES, error
 from anytime.network import AnytimeNetwork, eval_mode
 
 FRACTIONS = (0.25, 0.5, 0.75, 1.0)
@@ -29,6 +29,12 @@ class Curve:
     """How good each exit is and what it costs; one entry per exit, shallow to deep.
 
     ``errors`` and ``losses`` are None at exits that were not evaluated; ``losses`` also where the loss is not finite.
+
+    Examples:
+        >>> print(Curve([0.33, 0.22], [1.0, 0.8], Costs([50, 100], [1, 2]), images=100))
+        exit   cost  error
+           1  50.0%  33.00%
+           2 100.0%  22.00%
     """
 
     errors: list[float | None]
@@ -40,6 +46,13 @@ class Curve:
     """How many images, or other samples, it was measured on."""
     metric: str = "error"
     """The name of what ``errors`` are the means of."""
+
+    def __str__(self) -> str:
+        """One line per exit, with its share of the total cost."""
+        template = "{:.2%}" if self.metric in SHARES else "{:.4g}"
+        errors = ["–" if error is None else template.format(error) for error in self.errors]
+        rows = enumerate(zip(self.costs.fractions, errors, strict=True), start=1)
+        return "\n".join([f"exit   cost  {self.metric}", *(f"{n:4} {cost:6.1%}  {error}" for n, (cost, error) in rows)])
 
     def at(self, fraction: float) -> tuple[int, float | None]:
         """The exit chosen at a fraction of the total cost, and its error."""
@@ -129,6 +142,8 @@ def evaluate(
     exits = sorted(net.exit_indices(only))
     loss = cross_entropy if loss is None and metric in (None, error) else loss
     metric = error if metric is None else metric
+    check_function("metric", metric)
+    check_function("loss", loss or metric)
     if isinstance(data, Data):
         images = data.test if images is None else images
         if images is not None and not isinstance(images, Images | Stream):
@@ -289,5 +304,5 @@ def _outputs(net: AnytimeNetwork, batch: Batch) -> tuple[Tensor, Tensor]:
             f"labels from {int(labels.min())} to {int(labels.max())}: there are {logits.shape[-1]} classes"
         )
     if not logits.isfinite().all():
-        raise AnytimeError("the network's answers are infinite or no numbers for some of these samples")
+        raise AnytimeError("the network's logits are infinite or NaN for some of these samples")
     return logits, labels.cpu()

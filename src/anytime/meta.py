@@ -1,6 +1,8 @@
 """The meta device: modules run on tensors that have a shape and no values, so they need no memory and no time."""
 
 import copy
+from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -14,6 +16,14 @@ M = TypeVar("M", bound=nn.Module)
 def shapes(example: Any) -> Any:
     """An input of the same shapes on the meta device."""
     return tree_map(lambda leaf: leaf.to("meta") if isinstance(leaf, Tensor) else leaf, example)
+
+
+def shapes_later(example: Any) -> Callable[[], Any]:
+    """A function that returns ``shapes(example)`` and does not keep the example itself."""
+    if isinstance(example, Tensor):  # most are: noting a shape takes less time than making a tensor of it
+        return partial(torch.empty, example.shape, dtype=example.dtype, device="meta")
+    given = shapes(example)
+    return lambda: given
 
 
 def on_meta(net: M) -> M:

@@ -28,6 +28,8 @@ class ReachedExit:
     It can be called until the next stage runs, which may change the state in place.
     """
 
+    __slots__ = ("_head", "_state")
+
     def __init__(self, head: nn.Module, state: Any) -> None:
         self._head: nn.Module | None = head
         self._state = state
@@ -93,6 +95,9 @@ class AnytimeNetwork(nn.Module):
     image_size: int | None = None
     """Height and width of the images that the architecture was made for; most take others too."""
 
+    joins_stages: bool = False
+    """Whether stages run as one where no exit between them is wanted: ``steps(x, only)`` is then faster than a walk."""
+
     def __init__(self, stages: Iterable[nn.Module], heads: Iterable[nn.Module]) -> None:
         super().__init__()
         self.stages = nn.ModuleList(stages)
@@ -107,6 +112,10 @@ class AnytimeNetwork(nn.Module):
     def exits(self) -> int:
         """The number of exits, L in the paper."""
         return len(self.heads)
+
+    def extra_repr(self) -> str:
+        """What ``print(net)`` shows before the modules."""
+        return f"exits={self.exits}"
 
     def preprocess(self, images: Any) -> Tensor:
         """Batch of images as this network sees them, on its device.

@@ -100,6 +100,13 @@ def load(folder: str | Path, net: AnytimeNetwork | None = None, *, trust: bool =
         net: the network to load the weights into, for one that ``create_model`` did not build.
         trust: for a model whose configuration names a function of an installed package that builds it
             (``package.module:function``): call it. Constructors of timm, torchvision and transformers need no trust.
+
+    Examples:
+        >>> import anytime, tempfile
+        >>> folder = anytime.save(anytime.create_model("resann-1-8", num_classes=3), tempfile.mkdtemp())
+        >>> net = anytime.load(folder)
+        >>> net.exits, net.training
+        (3, False)
     """
     found = address(folder)
     folder, exact = fetch(found) if found else (Path(folder), None)
@@ -114,7 +121,7 @@ def load(folder: str | Path, net: AnytimeNetwork | None = None, *, trust: bool =
     net.preprocessing = config["preprocessing"]
     if config["about"]:
         net.config = {**(net.config or {"model": None}), "about": config["about"]}
-    if build:  # reading has laid the weights out anew
+    if build:  # the weights that were read have the default layout
         net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     for profile in profiles:
         if len(profile.stages) == len(net.stages):
@@ -217,7 +224,7 @@ def _build(folder: Path, config: dict[str, Any] | None, parameters: int, trust: 
             if config["model"] == ENSEMBLE:
                 return EANN(_create(member) for member in config["members"])
             return _create(config)
-    except Exception as error:  # whatever comes of building what a file says
+    except Exception as error:  # a damaged configuration can raise anything
         raise AnytimeError(f"{folder}: {CONFIG} describes no network of this version: {error}") from error
 
 

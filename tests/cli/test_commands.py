@@ -37,6 +37,12 @@ def test_hints_name_the_help_of_the_command(run, line, hint):
     assert hint in err
 
 
+def test_without_a_command_the_help_is_shown(run):
+    code, out, err = run("")
+    assert (code, err) == (0, "")
+    assert "anytime demo" in out
+
+
 def test_demo(run, tmp_path, monkeypatch):
     monkeypatch.setattr(cli.demo, "PREDICTIONS", 2)
     code, out, err = run("demo --epochs 1 --output d")

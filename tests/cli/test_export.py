@@ -53,7 +53,7 @@ def test_the_command(run, saved, tmp_path):
     assert run("export a --any-size")[0] == 0
     assert anytime.load_exported(saved / "onnx")(torch.ones(1, 1, 12, 20))[0].shape == (1, 3)
     for line, message in [
-        ("export a --to tea", "--to tea must be"),
+        ("export a --to tea", "--to tea: expected onnx or executorch"),
         ("export a --exits one", "expected numbers from 1"),
         ("export a --exits 9", "has 3"),
         ("export nowhere", "not a saved model"),

@@ -25,12 +25,12 @@ Option = typer.Option
 DEVICES = "cpu, cuda, cuda:1, mps …; auto uses an accelerator if there is one."
 DATA = "digits; cifar10, cifar100, svhn, imagenet or any owner/name on the Hugging Face Hub; or a local folder."
 SCHEMES = (
-    "adaloss, const, linear, half-end, opt-I (exit I alone), geometric-mean, log-barrier, first-order, famo; with "
-    "options as in adaloss:gamma=0.1"
+    "How the exits' losses are weighted: adaloss (the default), const, linear, half-end, opt-I (exit I alone), "
+    "geometric-mean, log-barrier, first-order, famo; with options as in adaloss:gamma=0.1."
 )
+SEED = "Seed of the initial weights, the image order and the subset. Default: 0."
 
 app = typer.Typer(
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
@@ -75,8 +75,9 @@ def last_weights(folder: Path) -> list[float] | None:
 
 
 def title_of(asked: dict[str, Any]) -> str:
-    """The model, scheme and data of a run."""
-    return f"{asked.get('model', '')}, {asked.get('scheme', '')}, on {Path(asked.get('data', '')).name}"
+    """The model, scheme and data of a run, as far as they are known."""
+    data = f"on {Path(asked['data']).name}" if asked.get("data") else ""
+    return ", ".join(filter(None, [asked.get("model"), asked.get("scheme"), data]))
 
 
 def draw_curves(folders: dict[str, Path], curves: dict[str, Curve], path: Path, title: str) -> None:

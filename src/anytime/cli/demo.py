@@ -31,7 +31,7 @@ PREDICTIONS = 50
 
 
 @dataclass(frozen=True)
-class Kept:
+class DeadlineResult:
     """The results of many predictions with the same deadline."""
 
     share: float
@@ -47,7 +47,7 @@ class Kept:
 def demo(
     output: Annotated[Path, Option(help="Folder for the run and the picture.")] = Path("runs/demo"),
     epochs: Annotated[int, Option(help="Number of training epochs.")] = 30,
-    as_json: Annotated[bool, Option("--json", help="Print JSON and nothing else.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print only JSON.")] = False,
 ) -> None:
     """Train a small network on handwritten digits and use it three ways: about a minute.
 
@@ -73,7 +73,9 @@ def demo(
     show(savings_table(result.curve, points, "1. The error on 500 test images for a part of the network's cost"))
     last, full = result.curve.errors[-1] or 0.0, result.curve.costs.macs[-1]
     cheapest = min((point.cost for point in points if point.error <= last + 0.002), default=full)
-    print(f"{cheapest / full:.0%} of the cost give the error of the whole network, {last:.1%}, to within 0.2 points.\n")
+    print(
+        f"{cheapest / full:.0%} of the cost gives the error of the whole network, {last:.1%}, to within 0.2 points.\n"
+    )
     show(deadlines_table(kept, "2. All 500 test images at once, before a deadline"))
     print(f"Without exits there is no answer before {kept[0].milliseconds / kept[0].share:.1f} ms.\n")
     picture = output / "demo.png"
@@ -82,14 +84,14 @@ def demo(
         print(f"Picture: {plot_budgets(result.curve, {'confidence': points}, picture, title)}")
 
 
-def _deadlines(net: AnytimeNetwork, data: Data) -> list[Kept]:
+def _deadlines(net: AnytimeNetwork, data: Data) -> list[DeadlineResult]:
     """Answer all test images at once before several deadlines, each of them many times."""
     x, labels = next(data.batches(data.test))
     full = profile(net, x).alone[-1]
     return [_kept(net, x, labels, share, full) for share in DEADLINES]
 
 
-def _kept(net: AnytimeNetwork, x: Tensor, labels: Tensor, share: float, full: float) -> Kept:
+def _kept(net: AnytimeNetwork, x: Tensor, labels: Tensor, share: float, full: float) -> DeadlineResult:
     deadline = share * full
     exits, in_time, errors = [], 0, []
     for _ in range(PREDICTIONS):
@@ -103,4 +105,4 @@ def _kept(net: AnytimeNetwork, x: Tensor, labels: Tensor, share: float, full: fl
         exits.append(prediction.exit + 1)
         errors.append((prediction.logits.argmax(-1) != labels).double().mean().item())
     median, kept = statistics.median(exits or [0]), in_time / PREDICTIONS
-    return Kept(share, 1000 * deadline, median, kept, statistics.mean(errors))
+    return DeadlineResult(share, 1000 * deadline, median, kept, statistics.mean(errors))

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import torch
 
 import anytime
-from anytime.cli.app import DATA, SCHEMES, Option, app, drawing, say_where, title_of
+from anytime.cli.app import DATA, SCHEMES, SEED, Option, app, drawing, say_where, title_of
 from anytime.cli.evaluate import prepared
 from anytime.cli.tables import curve_table, show
 from anytime.data.loading import load_data
@@ -28,20 +28,22 @@ FILE = "run.json"
 def train_ensemble(
     members: Annotated[
         str | None,
-        Option(help="The networks, e.g. resann-7-32,resann-13-32,resann-25-32; or give --smallest and --largest."),
+        Option(help="The networks, or give --smallest and --largest. Default: resann-1-8,resann-2-8,resann-4-8."),
     ] = None,
     smallest: Annotated[str | None, Option(help="The cheapest network of a planned ensemble.")] = None,
     largest: Annotated[str | None, Option(help="The most expensive one; those between are chosen.")] = None,
     base: Annotated[float, Option(help="Largest factor between the costs of a planned ensemble's networks.")] = 2.0,
-    data: Annotated[str | None, Option(help=DATA)] = None,
-    scheme: Annotated[str | None, Option(help=f"How the exits' losses are weighted: {SCHEMES}.")] = None,
-    epochs: Annotated[int | None, Option(help="Number of epochs for each network.")] = None,
-    learning_rate: Annotated[float | None, Option(help="Initial learning rate; the recipe has its schedule.")] = None,
-    batch_size: Annotated[int | None, Option(help="Number of images per step.")] = None,
+    data: Annotated[str | None, Option(help=f"{DATA} Default: digits.")] = None,
+    scheme: Annotated[str | None, Option(help=SCHEMES)] = None,
+    epochs: Annotated[int | None, Option(help="Number of epochs for each network. Default: the recipe's.")] = None,
+    learning_rate: Annotated[float | None, Option(help="Initial learning rate. Default: the recipe's.")] = None,
+    batch_size: Annotated[int | None, Option(help="Number of images per step. Default: the recipe's.")] = None,
     subset: Annotated[int | None, Option(help="Train on a balanced random subset of this many images.")] = None,
     size: Annotated[int | None, Option(help="Height and width that images are resized to.")] = None,
-    seed: Annotated[int | None, Option(help="Seed of the initial weights, the image order and the subset.")] = None,
-    output: Annotated[Path | None, Option(help="Folder of the ensemble, with one folder per network in it.")] = None,
+    seed: Annotated[int | None, Option(help=SEED)] = None,
+    output: Annotated[
+        Path | None, Option(help="Folder of the ensemble, with one per network in it. Default: in runs/.")
+    ] = None,
     resume: Annotated[bool, Option("--resume", help="Continue the ensemble in the output folder.")] = False,
     jobs: Annotated[int, Option(help="Number of networks that train at the same time; they share the cores.")] = 1,
     cluster: Annotated[bool, Option("--cluster", help="Train the networks as tasks of a Ray cluster.")] = False,
@@ -73,9 +75,8 @@ def train_ensemble(
     check_integer("--jobs", jobs)
     asked = _begun(folder, given, resume) or asked
     names = list(dict.fromkeys(name.strip() for name in asked["members"].split(",")))
-    load_data(
-        asked["data"], size=asked.get("size")
-    )  # errors now rather than hours later; the cache is filled once for all
+    # Loaded here once: errors show now rather than hours later, and the cache is filled for all trainings.
+    load_data(asked["data"], size=asked.get("size"))
     for name in names:
         with torch.device("meta"):
             anytime.create_scheme(asked["scheme"], anytime.create_model(name).exits)

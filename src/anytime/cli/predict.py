@@ -12,21 +12,22 @@ from anytime.export.backend import load_backend
 from anytime.serving.deadlines import seconds
 from anytime.serving.embedded import FOLDER, check_backend
 
+PATHS = "Folder of a finished run or a saved model, which may be left out, and an image file."
+
 
 @app.command("predict")
 def predict_command(
-    run: Annotated[Path, typer.Argument(help="Folder of a finished run or a saved model; may be left out.")],
-    image: Annotated[Path | None, typer.Argument(help="Image file.")] = None,
+    paths: Annotated[list[Path], typer.Argument(metavar="[RUN] IMAGE", help=PATHS, show_default=False)],
     deadline: Annotated[str | None, Option(help="Time limit, e.g. 20ms or 0.5s. Default: none, the last exit.")] = None,
     top: Annotated[int, Option(help="Number of classes to show.")] = 5,
-    backend: Annotated[str, Option(help="eager (PyTorch) or onnx (ONNX Runtime, faster on processors).")] = "eager",
+    backend: Annotated[str, Option(help="eager (PyTorch) or onnx (ONNX Runtime, faster on CPUs).")] = "eager",
     device: Annotated[str, Option(help=DEVICES)] = "auto",
-    as_json: Annotated[bool, Option("--json", help="Print JSON and nothing else.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print only JSON.")] = False,
 ) -> None:
     """Classify an image: the most probable classes, the exit that answered, and the time it took.
 
-    Without a folder, by the small model that comes with the package: airplanes, cars, animals, ships, trucks.
-    The time is that of a network that has answered before: an image is predicted once without a limit first.
+    Without RUN, the small CIFAR-10 model that comes with the package answers: airplanes, cars, animals, ships, trucks.
+    The image is predicted twice, and the second prediction is shown: the first one of a process is slower.
 
     Examples:
     - `anytime predict photo.jpg`
@@ -36,8 +37,10 @@ def predict_command(
     """
     check_integer("--top", top)
     limit = None if deadline is None else seconds(deadline, "--deadline")
-    run, image = (FOLDER, run) if image is None else (run, image)
-    if run == FOLDER and image.is_dir():
+    if len(paths) > 2:
+        raise AnytimeError(f"expected a folder and an image, got {len(paths)} paths; each image needs its own command")
+    run, image = (FOLDER, *paths) if len(paths) == 1 else paths
+    if image.is_dir():
         raise AnytimeError(f"{image} is a folder: give an image too, as in anytime predict {image} photo.jpg")
     check_backend(run, backend)
     net = load_backend(run, backend).float().to(device_named("cpu" if backend == "onnx" else device))

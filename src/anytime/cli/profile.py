@@ -10,6 +10,7 @@ import torch
 
 import anytime
 from anytime.cli.app import DEVICES, Option, app, device_named, typer
+from anytime.cli.convert import named
 from anytime.cli.tables import models_table, profile_table, show
 from anytime.errors import AnytimeError, check_integer
 from anytime.saving import load
@@ -32,7 +33,7 @@ def profile(
     """What each exit costs: multiply-accumulates, parameters, measured milliseconds.
 
     Milliseconds are from the start to the exit's prediction, with the heads of all earlier exits and without them.
-    A model on a processor is also exported and measured on ONNX Runtime, if that is installed (--backends none: not).
+    On a CPU the model is also exported and measured on ONNX Runtime, if installed; --backends none leaves that out.
     With --save they are written to profile.json beside the model, for this device, number of threads and input shape.
 
     Examples:
@@ -53,7 +54,7 @@ def profile(
             channels, size = channels or net.preprocessing.channels, size or net.preprocessing.size[0]
     else:
         options = {} if classes is None else {"num_classes": classes}
-        net = anytime.create_model(model, in_channels=channels or 3, **options)
+        net = named(model, in_channels=channels or 3, **options)
     channels, size = channels or 3, size or net.image_size or 224
     where = device_named(device)
     net.to(where).eval()
@@ -66,7 +67,8 @@ def profile(
         record |= {f"{name}_seconds": profile.through for name, profile in others.items()}
         print(json.dumps(record, indent=2))
         return
-    about = f"{channels}×{size}×{size}, batch {batch}, {where}, {torch.get_num_threads()} threads, median of {repeats}"
+    used = torch.get_num_threads()
+    about = f"{channels}×{size}×{size}, batch {batch}, {where}, {used} thread{'s' * (used > 1)}, median of {repeats}"
     show(profile_table(cost, measured, f"{model}: {about}", others))
     if path:
         print(f"Wrote {path}: anytime.predict(anytime.load({model!r}), x, deadline=…) uses it")
@@ -101,7 +103,7 @@ def _on_others(
 
 @app.command()
 def models(pattern: Annotated[str, typer.Argument(help="A pattern of names, e.g. 'resann-9-*'.")] = "*") -> None:
-    """List the models, their costs and where the paper describes them.
+    """List the models, their costs and the sections of the paper that describe them.
 
     Examples:
     - `anytime models 'resann-*-32'`

@@ -20,7 +20,7 @@ def serve(
                                                            "of CIFAR-10 that comes with the package.")] = None,
     host: Annotated[str, Option(help="Address to listen at; others than this machine's need a token.")] = "127.0.0.1",
     port: Annotated[int, Option(help="Port to listen at; 0 takes a free one.")] = 8000,
-    backend: Annotated[str, Option(help="eager (PyTorch) or onnx (ONNX Runtime, faster on processors).")] = "eager",
+    backend: Annotated[str, Option(help="eager (PyTorch) or onnx (ONNX Runtime, faster on CPUs).")] = "eager",
     engines: Annotated[int, Option(help="Processes that compute, for each model.")] = 1,
     queue: Annotated[int, Option(help="Requests that may wait, for each model; more are refused.")] = 256,
     token_file: Annotated[Path | None, Option(help="File with the token that clients must send.")] = None,

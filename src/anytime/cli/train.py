@@ -12,6 +12,7 @@ from anytime.cli.app import (
     DATA,
     DEVICES,
     SCHEMES,
+    SEED,
     Option,
     app,
     device_named,
@@ -35,7 +36,7 @@ from anytime.training.run_folder import read_run
 
 MODELS = (
     "A name from `anytime models`, or another size: resann-N-C; the folder of a saved model, to go on from its "
-    "weights; or a constructor: timm:resnet18, package.module:function."
+    "weights; or a constructor: timm:resnet18, package.module:function. Default: resann-3-16."
 )
 FIT_OPTIONS = ("epochs", "lr", "batch_size", "accumulate", "precision", "compiled")
 
@@ -45,22 +46,22 @@ def train(
     model: Annotated[str | None, Option(help=MODELS)] = None,
     exits: Annotated[str | None, Option(help=EXITS)] = None,
     option: Annotated[list[str] | None, Option(help=OPTIONS)] = None,
-    data: Annotated[str | None, Option(help=DATA)] = None,
-    scheme: Annotated[str | None, Option(help=f"How the exits' losses are weighted: {SCHEMES}.")] = None,
-    epochs: Annotated[int | None, Option(help="Number of epochs.")] = None,
-    learning_rate: Annotated[float | None, Option(help="Initial learning rate; the recipe has its schedule.")] = None,
-    batch_size: Annotated[int | None, Option(help="Number of images per step.")] = None,
-    recipe: Annotated[str | None, Option(help=f"{', '.join(RECIPES)}; default: the one that suits the data.")] = None,
+    data: Annotated[str | None, Option(help=f"{DATA} Default: digits.")] = None,
+    scheme: Annotated[str | None, Option(help=SCHEMES)] = None,
+    epochs: Annotated[int | None, Option(help="Number of epochs. Default: the recipe's.")] = None,
+    learning_rate: Annotated[float | None, Option(help="Initial learning rate. Default: the recipe's.")] = None,
+    batch_size: Annotated[int | None, Option(help="Number of images per step. Default: the recipe's.")] = None,
+    recipe: Annotated[str | None, Option(help=f"{', '.join(RECIPES)}. Default: the one that suits the data.")] = None,
     subset: Annotated[int | None, Option(help="Train on a balanced random subset of this many images.")] = None,
     extra: Annotated[bool | None, Option("--extra", help="Add the data's extra training images (SVHN).")] = None,
     size: Annotated[int | None, Option(help="Height and width that images are resized to.")] = None,
-    seed: Annotated[int | None, Option(help="Seed of the initial weights, the image order and the subset.")] = None,
+    seed: Annotated[int | None, Option(help=SEED)] = None,
     output: Annotated[Path | None, Option(help="The run folder. Default: one in runs/.")] = None,
     resume: Annotated[bool, Option("--resume", help="Continue the run in the output folder.")] = False,
     checkpoint_seconds: Annotated[float, Option(help="Seconds between checkpoints; 0: after every step.")] = 30,
     accumulate: Annotated[int | None, Option(help="Split each batch into this many parts, to save memory.")] = None,
     precision: Annotated[
-        str | None, Option(help="float32, or on devices that are faster so: bfloat16, float16.")
+        str | None, Option(help="float32 (the default), bfloat16 or float16; the last two are for GPUs.")
     ] = None,
     compiled: Annotated[bool | None, Option("--compile", help="Run the network through torch.compile.")] = None,
     device: Annotated[str, Option(help=DEVICES)] = "auto",

@@ -26,6 +26,11 @@ class Data:
         name: for messages and records.
         mean: mean of each channel over the training images, with pixels from 0 to 1. Default: computed.
         std: standard deviation, likewise.
+
+    Examples:
+        >>> images = Images(torch.zeros(20, 3, 32, 32, dtype=torch.uint8), torch.arange(20) % 4)
+        >>> Data(train=images, test=images, classes=["cat", "dog", "hen", "owl"], name="pets")
+        Data('pets': 20 train, 20 test images of 3×32×32, 4 classes)
     """
 
     train: Images | Stream

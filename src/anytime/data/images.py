@@ -30,6 +30,11 @@ class Images:
     Args:
         pixels: N × C × H × W, uint8.
         labels: N class numbers, int64.
+
+    Examples:
+        >>> images = Images(torch.zeros(20, 3, 32, 32, dtype=torch.uint8), torch.arange(20) % 4)
+        >>> images[torch.tensor([0, 5])].labels
+        tensor([0, 1])
     """
 
     pixels: Tensor

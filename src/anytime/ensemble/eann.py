@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
 
-from anytime.batches import check_batches
+from anytime.batches import check_batches, one_sample
 from anytime.cost import costs
 from anytime.errors import AnytimeError
 from anytime.evaluation import collect
@@ -20,7 +19,7 @@ from anytime.network import AnytimeNetwork, ReachedExit, clone_tensors
 from anytime.preprocessing import Preprocessing
 
 
-class Between(NamedTuple):
+class EnsembleState(NamedTuple):
     """The state of an ensemble between two stages."""
 
     inputs: Any
@@ -185,7 +184,7 @@ class EANN(AnytimeNetwork):
         index = {pair: i for i, pair in enumerate(self._offered)}
         return [index.get(place) for place in self._places]
 
-    def run_stage(self, stage: int, state: Any) -> Between:
+    def run_stage(self, stage: int, state: Any) -> EnsembleState:
         """Run one stage; the state after it holds the input too, as long as a network follows."""
         member, inner = self._places[stage]
         inputs, state = (state, None) if stage == 0 else state
@@ -193,9 +192,9 @@ class EANN(AnytimeNetwork):
             last = member == self._places[-1][0]
             # A network may change its input in place; those after it need it as it was.
             inputs, state = (None, inputs) if last else (inputs, clone_tensors(inputs))
-        return Between(inputs, self._networks[member].run_stage(inner, state))
+        return EnsembleState(inputs, self._networks[member].run_stage(inner, state))
 
-    def exit_after(self, stage: int, state: Between) -> ReachedExit | None:
+    def exit_after(self, stage: int, state: EnsembleState) -> ReachedExit | None:
         """The offered exit after a stage, if there is one. The next stage may change its state, exit or not."""
         member, inner = self._places[stage]
         return self._networks[member].exit_after(inner, state.state) if inner in self._by_member[member] else None
@@ -239,7 +238,7 @@ class EANN(AnytimeNetwork):
         first = list(next(zip(batches, strict=False), ()))
         before = self._offered
         try:
-            example = _one_sample(first[0][0]) if first and isinstance(first[0], tuple | list) else None
+            example = one_sample(first[0][0]) if first and isinstance(first[0], tuple | list) else None
             self.offered = everything = self._all_exits(example)
             wrong = collect(self, chain(first, batches)).wrong
             errors = wrong.double().mean(1).tolist()
@@ -315,10 +314,6 @@ class EANN(AnytimeNetwork):
 
 NAME = "eann"
 """The name of an ensemble in ``config.json``."""
-
-
-def _one_sample(x: Any) -> Any:
-    return tree_map(lambda leaf: leaf[:1] if isinstance(leaf, Tensor) else leaf, x)
 
 
 def _image_for(members: list[AnytimeNetwork]) -> Tensor | None:

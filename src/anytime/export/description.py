@@ -2,10 +2,10 @@
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from anytime.cost import Costs
 from anytime.errors import AnytimeError
@@ -226,4 +226,15 @@ def read_files(folder: Path, description: Description) -> dict[str, bytes]:
 
 
 Contents = Mapping[str, bytes]
-Runner = Callable[[list[Any]], list[Any]]
+Runner = Callable[[Mapping[str, Any]], list[Any]]
+"""From named arrays, among which are the inputs of a graph, to its outputs."""
+
+
+class Runners(NamedTuple):
+    """What runs the graphs of a folder."""
+
+    each: dict[str, Runner]
+    """By file."""
+    join: Callable[[Sequence[GraphFile], GraphFile], Runner | None] | None = None
+    """Several graphs, in the order in which they run, as one that takes and returns what the last argument says; None
+    if they cannot be joined."""

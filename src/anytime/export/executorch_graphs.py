@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from anytime.errors import AnytimeError, require
-from anytime.export.description import Description, GraphFile, Runner, rows_each, rows_of
+from anytime.export.description import Description, GraphFile, Runner, Runners, rows_each, rows_of
 from anytime.export.graphs import Graph, Staged, Value
 from anytime.network import eval_mode
 
@@ -60,9 +60,7 @@ def _free(plan: Staged, name: str, batch: Any) -> dict[int, Any]:
     return {dim: batch * each if each > 1 else batch for dim, size in enumerate(shape) if (each := rows_each(size))}
 
 
-def executorch_runners(
-    description: Description, contents: Mapping[str, bytes], threads: int, where: str
-) -> dict[str, Runner]:  # fmt: skip
+def executorch_runners(description: Description, contents: Mapping[str, bytes], threads: int, where: str) -> Runners:
     """A function from arrays to arrays for each graph; ExecuTorch has one pool of threads for all.
 
     Args:
@@ -84,13 +82,13 @@ def executorch_runners(
         if method is None or method.metadata.num_inputs() != len(graph.inputs):
             raise AnytimeError(f"{where}: {graph.file} is the graph of another stage or network")
         runners[graph.file] = _runner(method, graph, description.values, (program, contents[graph.file]))
-    return runners
+    return Runners(runners)
 
 
-def _runner(method: Any, graph: GraphFile, values: Mapping[str, Value], kept: Any) -> Runner:
+def _runner(method: Any, graph: GraphFile, described: Mapping[str, Value], kept: Any) -> Runner:
     """Runs a program; more samples than its memory is planned for in parts."""
     lock = threading.Lock()
-    takes, returns = ([rows_of(values[name]) for name in names] for names in (graph.inputs, graph.outputs))
+    takes, returns = ([rows_of(described[name]) for name in names] for names in (graph.inputs, graph.outputs))
     planned = [method.metadata.input_tensor_meta(i).sizes() for i in range(len(takes))]
     most = min((sizes[rows[0]] // rows[1] for sizes, rows in zip(planned, takes, strict=True) if rows), default=1)
 
@@ -102,7 +100,8 @@ def _runner(method: Any, graph: GraphFile, values: Mapping[str, Value], kept: An
             shapes = [array.shape for array in arrays]
             raise AnytimeError(f"ExecuTorch cannot run {graph.file} on inputs of {shapes} ({error})") from error
 
-    def runner(arrays: list[np.ndarray]) -> list[np.ndarray]:
+    def runner(values: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        arrays = [values[name] for name in graph.inputs]
         counts = [array.shape[rows[0]] // rows[1] for array, rows in zip(arrays, takes, strict=True) if rows]
         with lock:  # a method has one memory for its values
             parts = [part(arrays, start) for start in range(0, max(counts, default=1), most)]

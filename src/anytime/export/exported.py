@@ -1,6 +1,6 @@
 """ExportedNetwork: graphs in a folder as an anytime network."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +10,13 @@ from torch import Tensor, nn
 
 from anytime.cost import Costs
 from anytime.errors import AnytimeError
-from anytime.export.description import Description, GraphFile, Runner, read_description, read_files, rows_of
+from anytime.export.description import Description, GraphFile, Runner, Runners, read_description, read_files, rows_of
 from anytime.export.executorch_graphs import executorch_runners
 from anytime.export.graphs import Value
+from anytime.export.joining import Segments
 from anytime.export.onnx_runtime import onnx_runners
 from anytime.inference.latency import read_profiles, remember
-from anytime.network import AnytimeNetwork, OwnRows
+from anytime.network import AnytimeNetwork, OwnRows, Step
 
 BACKENDS = {"onnx": onnx_runners, "executorch": executorch_runners}
 
@@ -106,22 +107,41 @@ class ExportedNetwork(AnytimeNetwork):
     Attributes:
         description: what ``anytime.json`` says.
         policy: the early-exit policy that was exported with it; None if there was none.
+        joins_stages: whether ``steps``, and ``predict`` without a deadline or an event, run the stages up to the next
+            exit that is wanted, and its head, as one graph. It is made when it is needed for the first time. Set it to
+            False to run every stage by itself, e.g. to hook it.
     """
 
-    def __init__(self, description: Description, runners: Mapping[str, Runner]) -> None:
+    def __init__(self, description: Description, runners: Runners) -> None:
         rows = {name: rows_of(value) for name, value in description.values.items()}
         first, stages = _Input(description, rows), list[nn.Module]()
         for stage, state in zip(description.stages, description.states, strict=True):
-            stages.append(_Stage(stage, state, runners[stage.file], None if stages else first))
-        super().__init__(stages, [_Head(head, runners[head.file]) for head in description.heads])
+            stages.append(_Stage(stage, state, runners.each[stage.file], None if stages else first))
+        super().__init__(stages, [_Head(runners.each[head.file]) for head in description.heads])
         self.description, self.policy = description, description.policy
         self.preprocessing = description.preprocessing
+        self.joins_stages = runners.join is not None
+        self._first, self._segments = first, Segments(description, runners)
         self.eval()
+
+    def _steps(self, x: Any, wanted: frozenset[int]) -> Iterator[Step]:
+        segments = self._segments.through(wanted) if self.joins_stages else None
+        if segments is None:
+            yield from super()._steps(x, wanted)
+            return
+        values = self._first(x).values
+        for exit, run, returns, kept in segments:
+            made = run(values)
+            after = dict(zip(returns, made, strict=False))
+            for name in kept:
+                after[name] = values[name]
+            values = after
+            yield Step(exit, torch.from_numpy(made[-1]))
 
     def stated_costs(self, example: Any) -> Costs:
         """What ``anytime.costs`` returns: counted when the network was exported."""
-        first: _Input = self.stages[0].first  # type: ignore[assignment]
-        leaves, known = first.leaves(example), self.description.costs
+        first, known = self._first, self.description.costs
+        leaves = first.leaves(example)
         for leaf, counted in zip(leaves.values(), self.description.counted, strict=True):
             if list(leaf.shape[1:]) != counted[1:]:
                 raise AnytimeError(f"the costs are known for inputs of the shape {counted}, not {list(leaf.shape)}")
@@ -138,34 +158,32 @@ class _Stage(nn.Module):
 
     def __init__(self, graph: GraphFile, state: list[str], run: Runner, first: "_Input | None") -> None:
         super().__init__()
-        self.first, self._run, self._takes, self._returns = first, run, graph.inputs, graph.outputs
-        self._keeps = [name for name in state if name not in graph.outputs]
-        self._all = set(graph.outputs) <= set(state)
-        self._state = set(state)
+        self.first, self._run, self._returns = first, run, graph.outputs
+        self._kept = [name for name in state if name not in graph.outputs]
+        self._dropped = [name for name in graph.outputs if name not in state]
 
     def forward(self, state: Any) -> State:
         """The state after it."""
         if self.first is not None:
             state = self.first(state)
-        values = state.values
-        made = dict(zip(self._returns, self._run([values[name] for name in self._takes]), strict=True))
-        if not self._all:
-            made = {name: array for name, array in made.items() if name in self._state}
-        for name in self._keeps:
-            made[name] = values[name]
+        made = dict(zip(self._returns, self._run(state.values), strict=False))
+        for name in self._kept:
+            made[name] = state.values[name]
+        for name in self._dropped:
+            del made[name]
         return State(made, state.rows)
 
 
 class _Head(nn.Module):
     """The graph of an exit."""
 
-    def __init__(self, graph: GraphFile, run: Runner) -> None:
+    def __init__(self, run: Runner) -> None:
         super().__init__()
-        self._run, self._takes = run, graph.inputs
+        self._run = run
 
     def forward(self, state: State) -> Tensor:
         """Logits."""
-        return torch.from_numpy(self._run([state.values[name] for name in self._takes])[0])
+        return torch.from_numpy(self._run(state.values)[0])
 
 
 class _Input:
@@ -181,7 +199,7 @@ class _Input:
     def leaves(self, x: Any) -> dict[str, Any]:
         """The tensors or arrays of an input, by name; raises if it has another form or size."""
         if self.structure is None:
-            found: list[Any] = [x]
+            found: Any = (x,)
         elif isinstance(self.structure, list):
             if not isinstance(x, Mapping) or set(x) != set(self.structure):
                 raise AnytimeError(f"got {_form(x)}; the network was exported for a dict of {self.structure}")
@@ -189,14 +207,15 @@ class _Input:
         else:
             if not isinstance(x, tuple | list) or len(x) != self.structure:
                 raise AnytimeError(f"got {_form(x)}; the network was exported for a list of {self.structure} tensors")
-            found = list(x)
+            found = x
         named = dict(zip(self.expected, found, strict=True))
         for name, leaf in named.items():
-            shape = self.expected[name].shape
-            fits = isinstance(leaf, Tensor | np.ndarray) and leaf.ndim == len(shape)
-            if not fits or any(isinstance(n, int) and n != m for n, m in zip(shape, leaf.shape, strict=True)):
-                raise AnytimeError(f"got {_form(leaf)}; the network was exported for {_sizes(shape)}")
-        self.samples(named)
+            if not _fits(leaf, self.expected[name].shape):
+                raise AnytimeError(
+                    f"got {_form(leaf)}; the network was exported for {_sizes(self.expected[name].shape)}"
+                )
+        if len(named) > 1:
+            self.samples(named)
         return named
 
     def samples(self, leaves: dict[str, Any]) -> int:
@@ -207,12 +226,22 @@ class _Input:
         return found.pop()
 
 
+_ARRAYS = (Tensor, np.ndarray)
+
+
+def _fits(leaf: Any, shape: Sequence[int | str]) -> bool:
+    if not isinstance(leaf, _ARRAYS) or leaf.ndim != len(shape):
+        return False
+    for expected, found in zip(shape, leaf.shape, strict=True):
+        if expected != found and not isinstance(expected, str):
+            return False
+    return True
+
+
 def _array(leaf: Any, expected: Value) -> np.ndarray:
-    array = leaf.detach().cpu().numpy() if isinstance(leaf, Tensor) else leaf
-    if array.dtype == expected.type:
-        return np.ascontiguousarray(array)
+    array = leaf.numpy(force=True) if isinstance(leaf, Tensor) else leaf
     # Floats of another precision and integers of another width are converted; bytes are no floats.
-    if array.dtype.kind != np.dtype(expected.type).kind:
+    if array.dtype.name != expected.type and array.dtype.kind != np.dtype(expected.type).kind:
         raise AnytimeError(
             f"the input is {array.dtype}, the network was exported for {expected.type}: normalize pixels as in "
             "training first: net.preprocess(pixels)"
@@ -225,6 +254,6 @@ def _sizes(shape: Sequence[int | str]) -> str:
 
 
 def _form(x: Any) -> str:
-    if isinstance(x, Tensor | np.ndarray):
+    if isinstance(x, _ARRAYS):
         return f"an input of shape {tuple(x.shape)}"
     return f"a {type(x).__name__}" + (f" of {len(x)}" if isinstance(x, tuple | list | dict) else "")

@@ -1,6 +1,6 @@
 """ONNX models that are run by ONNX Runtime."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from typing import Any
@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 
 from anytime.errors import AnytimeError, require
-from anytime.export.description import SHARED, Description, GraphFile, Runner
+from anytime.export.description import SHARED, Description, GraphFile, Runner, Runners
+from anytime.export.joining import can_join, joined
 
 
-def onnx_runners(
-    description: Description, contents: Mapping[str, bytes], threads: int, where: str
-) -> dict[str, Runner]:  # fmt: skip
-    """A function from arrays to arrays for each graph.
+def onnx_runners(description: Description, contents: Mapping[str, bytes], threads: int, where: str) -> Runners:
+    """A function from arrays to arrays for each graph, and for graphs that are joined.
 
     Args:
         description: of the folder.
@@ -23,21 +22,28 @@ def onnx_runners(
         where: the folder, for messages.
     """
     onnx, runtime = require("onnx", "onnx"), require("onnxruntime", "onnx")
-    runners = {}
+    shared, runners = contents.get(SHARED, b""), {}
+
+    def session(model: Any) -> Any:
+        options = _options(runtime, threads)
+        _give_shared(onnx, runtime, options, model, shared)
+        return runtime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+    def join(graphs: Sequence[GraphFile], as_one: GraphFile) -> Runner | None:
+        models = {graph.file: onnx.load_model_from_string(contents[graph.file]) for graph in graphs}
+        return _runner(session(joined(onnx, models, as_one)), as_one) if can_join(models.values()) else None
+
     for graph in (*description.stages, *description.heads):
         try:
-            model = onnx.load_model_from_string(contents[graph.file])
-            options = _options(runtime, threads)
-            _give_shared(onnx, runtime, options, model, contents.get(SHARED, b""))
-            session = runtime.InferenceSession(contents[graph.file], options, providers=["CPUExecutionProvider"])
+            made = session(onnx.load_model_from_string(contents[graph.file]))
         except AnytimeError as error:
             raise AnytimeError(f"{where}: {graph.file}: {error}") from error
         except Exception as error:  # protobuf and onnxruntime raise classes of their own
             reason = str(error).strip().partition("\n")[0]
             raise AnytimeError(f"{where}: {graph.file} is not an ONNX model that can be run ({reason})") from error
-        _check_signature(session, graph, description, where)
-        runners[graph.file] = _runner(session, graph)
-    return runners
+        _check_signature(made, graph, description, where)
+        runners[graph.file] = _runner(made, graph)
+    return Runners(runners, join)
 
 
 def _options(runtime: Any, threads: int) -> Any:
@@ -66,8 +72,10 @@ def _runner(session: Any, graph: GraphFile) -> Runner:
     # The session's own object: ``session.run`` checks the names every time, which takes as long as a small graph.
     inputs, outputs, run = graph.inputs, graph.outputs, session._sess.run
 
-    def runner(arrays: list[np.ndarray]) -> list[np.ndarray]:
-        return run(outputs, dict(zip(inputs, arrays, strict=False)), None)
+    def runner(values: Mapping[str, Any]) -> list[Any]:
+        if len(values) != len(inputs):
+            values = {name: values[name] for name in inputs}
+        return run(outputs, values, None)
 
     return runner
 

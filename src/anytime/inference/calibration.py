@@ -13,7 +13,7 @@ from anytime.cost import costs
 from anytime.errors import AnytimeError
 from anytime.evaluation import Outputs, collect
 from anytime.inference.latency import profile
-from anytime.inference.policy import SCORES, UNITS, Judge, Policy, ScoreFunction
+from anytime.inference.policy import SCORES, UNITS, Policy, ScoreFunction, Scorer
 from anytime.inference.risk import control_risk
 from anytime.inference.temperature import fit_temperatures
 from anytime.inference.thresholds import RULES
@@ -98,7 +98,7 @@ def calibrate(
 
 
 def _without_labels(x: Any) -> tuple[Any, Tensor]:
-    """A batch of inputs alone, with labels that nobody looks at."""
+    """A batch of inputs alone, with placeholders for the labels."""
     first = next(iter(tensors_of(x)), torch.empty(0))
     return x, torch.zeros(len(first), dtype=torch.int64)
 
@@ -114,10 +114,10 @@ def _costs(net: AnytimeNetwork, batch: Any, unit: str) -> list[float]:
 @torch.inference_mode()
 def _scores(net: AnytimeNetwork, batches: Iterable[Batch], score: ScoreFunction) -> Tensor:
     """How sure each exit is of each sample; the outputs are not kept."""
-    judge = Judge(score, [1.0] * net.exits)
+    scorer = Scorer(score, [1.0] * net.exits)
     with eval_mode(net):
         each = [
-            torch.stack([judge.score(exit, outputs) for exit, outputs in enumerate(net(batch.inputs))])
+            torch.stack([scorer.score(exit, outputs) for exit, outputs in enumerate(net(batch.inputs))])
             for batch in batches
             if len(batch)
         ]
@@ -140,8 +140,8 @@ def fit_policy(
     if outputs.logits.shape[-1] < 2:
         raise AnytimeError("the network has one class; a policy needs at least two")
     temperatures = fit_temperatures(outputs)
-    judge = Judge(score, temperatures)
-    scores = torch.stack([judge.score(exit, logits) for exit, logits in enumerate(outputs.logits)])
+    scorer = Scorer(score, temperatures)
+    scores = torch.stack([scorer.score(exit, logits) for exit, logits in enumerate(outputs.logits)])
     return _meet(scores, costs, budget, unit, score, rule, temperatures)
 
 
@@ -162,8 +162,9 @@ def _meet(
     whole = costs[-1] if unit == "fraction" else 1.0
     least, most = costs[0] / whole, costs[-1] / whole
     if not least <= budget <= (most if unit == "fraction" else inf) or budget == inf:
+        hint = '; for a share of the cost, pass unit="fraction"' if unit != "fraction" and 0 < budget <= 1 else ""
         raise AnytimeError(
-            f"budget={budget:.4g} ({unit} per sample): the first exit takes {least:.4g}, the last {most:.4g}"
+            f"budget={budget:.4g} ({unit} per sample): the first exit takes {least:.4g}, the last {most:.4g}{hint}"
         )
     budget, unit = budget * whole, "macs" if unit == "fraction" else unit
     each = torch.tensor(costs, dtype=torch.float64)

@@ -20,12 +20,14 @@ class Clock:
         self._begun = self._before = time.perf_counter()
         self._stages: list[float] = []
         self._heads: list[float | None] = []
+        self._answered: list[int] = []  # the stages whose heads were evaluated
         self._actual = self._expected = 0.0  # seconds of the stages compared so far: measured, and as known
         self._compared = 0
 
     def recall(self, net: Any, x: Any) -> None:
         """Look up what is known of the network's latency for such an input."""
-        self._device, self._kind = device_of(x), kind_of(x)
+        self._device = device_of(x)
+        self._kind = kind_of(x, self._device)
         self._waits = self._device.type != "cpu"
         self._profiles = profiles_of(net)
         self._known = self._profiles.get(self._kind) or Profile([], [], self._kind)
@@ -58,8 +60,11 @@ class Clock:
         """Note the time of the latest exit's head, which has just ended; seconds since the call."""
         synchronize(self._device)
         now = time.perf_counter()
-        stage = next(i for i in reversed(range(len(self._heads))) if self._heads[i] is not None)
+        stage = len(self._heads) - 1
+        while self._heads[stage] is None:
+            stage -= 1
         self._heads[stage], self._before = now - self._before, now
+        self._answered.append(stage)
         return now - self._begun
 
     def next_answer(self, with_head: bool) -> float:
@@ -98,5 +103,8 @@ class Clock:
             self._profiles[self._kind] = known.fastest(Profile(self._stages, self._heads))
 
     def _faster_head(self, known: Profile) -> bool:
-        pairs = zip(self._heads, known.heads, strict=False)
-        return any(new is not None and old is not None and new < old for new, old in pairs)
+        for stage in self._answered:
+            new, old = self._heads[stage], known.heads[stage]
+            if new is not None and old is not None and new < old:
+                return True
+        return False

@@ -41,18 +41,23 @@ def explained(net: Any, x: Any) -> Iterator[None]:
     try:
         yield
     except (RuntimeError, TypeError) as error:
-        weight = _weight(net)
-        for leaf in tensors_of(x):
-            if weight is None or leaf.dtype == weight.dtype:
-                continue
-            given = f"the input is {_name(leaf)}, the network's weights are {_name(weight)}"
-            if leaf.dtype == torch.uint8:
-                raise AnytimeError(
-                    f"{given}: normalize pixels as in training first: net.preprocess(pixels), or data.normalize(pixels)"
-                ) from error
-            if leaf.is_floating_point() or _about_types(error):
-                raise AnytimeError(f"{given}: convert it with x.to(torch.{_name(weight)})") from error
+        explain(error, net, x)
         raise
+
+
+def explain(error: Exception, net: Any, x: Any) -> None:
+    """Raise an explanation of what the network raised, if the type of the input is the likely cause."""
+    weight = _weight(net)
+    for leaf in tensors_of(x):
+        if weight is None or leaf.dtype == weight.dtype:
+            continue
+        given = f"the input is {_name(leaf)}, the network's weights are {_name(weight)}"
+        if leaf.dtype == torch.uint8:
+            raise AnytimeError(
+                f"{given}: normalize pixels as in training first: net.preprocess(pixels), or data.normalize(pixels)"
+            ) from error
+        if leaf.is_floating_point() or _about_types(error):
+            raise AnytimeError(f"{given}: convert it with x.to(torch.{_name(weight)})") from error
 
 
 def _about_types(error: Exception) -> bool:

@@ -159,9 +159,9 @@ def profiles_of(net: Any) -> dict[Kind, Profile]:
         return {}
 
 
-def kind_of(x: Any) -> Kind:
+def kind_of(x: Any, device: torch.device | None = None) -> Kind:
     """The kind of an input on this machine, with the present number of threads."""
-    return Kind(_name(device_of(x)), torch.get_num_threads(), form_of(x))
+    return Kind(_name(device or device_of(x)), torch.get_num_threads(), form_of(x))
 
 
 @cache
@@ -204,7 +204,7 @@ def profile(net: AnytimeNetwork, example: Any, repeats: int = 30, warmup: int = 
     repeats, warmup = check_integer("repeats", repeats), check_integer("warmup", warmup, least=0)
     if not isinstance(net, AnytimeNetwork):
         raise AnytimeError(
-            f"a {type(net).__name__} is not an AnytimeNetwork: its latency is learned from its predictions"
+            f"profile expects an AnytimeNetwork, not a {type(net).__name__}: anytime.convert(model, example) makes one"
         )
     if isinstance(example, DataLoader):
         example = next(batches_of(net, example)).inputs

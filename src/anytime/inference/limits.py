@@ -12,8 +12,8 @@ from torch import Tensor
 from anytime.cost import Costs, known_costs
 from anytime.errors import AnytimeError, check_integer
 from anytime.inference.clock import Clock
-from anytime.inference.inputs import as_input, explained
-from anytime.meta import shapes
+from anytime.inference.inputs import as_input, explain, explained
+from anytime.meta import shapes_later
 
 
 class Stop(Protocol):
@@ -102,9 +102,10 @@ def predict(
     """
     clock, limits = Clock(), Limits(deadline, macs, exits, stop)
     with torch.inference_mode():
-        for prediction in answers(net, as_input(net, x), limits, clock, every=False):
-            return prediction
-    raise AnytimeError(f"the {type(net).__name__} has no exits: its steps(x) yielded nothing")
+        found = list(answers(net, as_input(net, x), limits, clock, every=False))
+    if not found:
+        raise AnytimeError(f"the {type(net).__name__} has no exits: its steps(x) yielded nothing")
+    return found[0]
 
 
 @dataclass(frozen=True)
@@ -138,6 +139,8 @@ class Limits:
             x: its input.
             every: whether all heads are evaluated on the way.
         """
+        if self.exits is None and self.macs is None:
+            return None, None
         last, limit = None, None
         total = getattr(net, "exits", None)
         if self.exits is not None:
@@ -145,7 +148,8 @@ class Limits:
                 raise AnytimeError(f"exits={self.exits}: the network has {total}")
             last, limit = self.exits - 1, "exits"
         if self.macs is not None:
-            cost = _costs(net, x)
+            with explained(net, x):
+                cost = _costs(net, x)
             if cost is None:
                 raise AnytimeError(f"macs={self.macs}: the cost of a {type(net).__name__} is not known")
             spent = cost.macs if every else cost.alone
@@ -194,10 +198,15 @@ def answers(net: Any, x: Any, limits: Limits, clock: Clock, every: bool) -> Iter
     if getattr(net, "training", False):
         raise AnytimeError("the network is in training mode: its predictions depend on the batch; call net.eval()")
     clock.recall(net, x)
-    with explained(net, x):
-        last, bound = limits.last_exit(net, x, every)
+    last, bound = limits.last_exit(net, x, every)
     limits.check_start(clock)
-    count = partial(_costs, net, shapes(x))
+    count = partial(_costs_for, net, shapes_later(x))
+
+    watched = every or limits.deadline is not None or limits.stop is not None
+    if not watched and getattr(net, "joins_stages", False):
+        (step,) = net.steps(x, [-1 if last is None else last])
+        yield Prediction(step.logits, step.exit, clock.seconds, last is None, bound, count)
+        return
 
     def evaluate(reached: Callable[[], Tensor], limit: str | None, complete: bool = False) -> Prediction:
         logits, seconds = reached(), clock.head_ended()
@@ -212,6 +221,8 @@ def answers(net: Any, x: Any, limits: Limits, clock: Clock, every: bool) -> Iter
     for reached in _timed_walk(net, x, clock):
         if reached is not None:
             exit, latest = exit + 1, reached
+        if not watched and exit != last:  # most stages of most predictions: nothing more is done after them
+            continue
         limit = bound if exit == last else limits.met_after_stage(clock, every)
         # After a stop, evaluate no further head if there is a prediction already.
         if latest is not None and (every or limit) and not (limit == "stop" and answered):
@@ -229,17 +240,17 @@ def answers(net: Any, x: Any, limits: Limits, clock: Clock, every: bool) -> Iter
 
 def _timed_walk(net: Any, x: Any, clock: Clock) -> Iterator[Callable[[], Tensor] | None]:
     """The exits as the walk reaches them, None after a stage without one; the clock notes and learns the times."""
-    walk = iter(_walk(net, x))
+    first = True
     clock.start()
     try:
-        with explained(net, x):
-            reached = next(walk)
-        while True:
-            clock.stage_ended(has_exit=reached is not None)
+        for reached in _walk(net, x):
+            clock.stage_ended(reached is not None)
+            first = False
             yield reached
-            reached = next(walk)
-    except StopIteration:
-        return
+    except (RuntimeError, TypeError) as error:
+        if first:
+            explain(error, net, x)
+        raise
     finally:
         clock.learn()
 
@@ -254,3 +265,7 @@ def _walk(net: Any, x: Any) -> Iterator[Callable[[], Tensor] | None]:
 
 def _costs(net: Any, x: Any) -> Costs | None:
     return known_costs(net, x) if hasattr(net, "walk") else None
+
+
+def _costs_for(net: Any, inputs: Callable[[], Any]) -> Costs | None:
+    return _costs(net, inputs())

@@ -50,6 +50,14 @@ class Policy:
         unit: the unit of the budget: ``macs`` or ``seconds``.
         risk: the accuracy that leaving early may cost, if ``calibrate`` was asked for one.
         delta: the chance that it costs more; None: it does not on average.
+
+    Examples:
+        >>> policy = Policy("confidence", [0.9], [1.0, 1.0], costs=[1.0, 3.0], shares=[0.5, 0.5], budget=2.0)
+        >>> logits = torch.tensor([[[4.0, 0.0], [1.0, 0.0]], [[5.0, 0.0], [0.0, 5.0]]])     # exits × samples × classes
+        >>> policy.choose_exits(logits)                 # the first exit is 98 % sure of one sample, 73 % of the other
+        tensor([0, 1])
+        >>> policy.cost(policy.choose_exits(logits))
+        2.0
     """
 
     score: str | ScoreFunction
@@ -78,7 +86,7 @@ class Policy:
             return self._predict(net, x)
 
     def _predict(self, net: AnytimeNetwork, x: Any) -> Answers:
-        judge = Judge(self.score, self.temperatures)
+        scorer = Scorer(self.score, self.temperatures)
         first = next(leaf for leaf in tree_leaves(x) if isinstance(leaf, Tensor))
         inside = torch.arange(len(first))
         exits = torch.full_like(inside, net.exits - 1)
@@ -92,7 +100,7 @@ class Policy:
             answers = reached()
             if exit == 0:
                 logits = answers.new_empty(answers.shape)
-            leaves = self.leaves(exit, judge.score(exit, answers))
+            leaves = self.leaves(exit, scorer.score(exit, answers))
             logits[inside[leaves]] = answers[leaves]
             exits[inside[leaves]] = exit
             rows = (~leaves).nonzero().squeeze(1)
@@ -101,7 +109,7 @@ class Policy:
             narrowed = len(rows) < len(inside)
             if narrowed:
                 inside = inside[rows]
-                judge.keep(rows)
+                scorer.keep(rows)
             reached = walk.send(rows.to(first.device) if narrowed else None)
         return Answers(logits, exits)
 
@@ -114,11 +122,11 @@ class Policy:
 
     def choose_exits(self, logits: Tensor) -> Tensor:
         """The exit at which each sample leaves, given the logits of all exits (exits × samples × classes)."""
-        judge = Judge(self.score, self.temperatures)
+        scorer = Scorer(self.score, self.temperatures)
         left = torch.full(logits.shape[1:2], len(logits) - 1)
         inside = torch.ones_like(left, dtype=torch.bool)
         for exit, answers in enumerate(logits):
-            leaves = inside & self.leaves(exit, judge.score(exit, answers))
+            leaves = inside & self.leaves(exit, scorer.score(exit, answers))
             left[leaves] = exit
             inside &= ~leaves
         return left
@@ -162,8 +170,8 @@ class Policy:
             raise AnytimeError(f"score={self.score!r}, unit={self.unit!r}: unknown, or a temperature is not above 0")
 
 
-class Judge:
-    """Scores one exit after the other; a higher score means surer. Patience depends on the exits before."""
+class Scorer:
+    """Scores one exit after the other; a higher score means surer. ``patience`` depends on the exits before."""
 
     def __init__(self, score: str | ScoreFunction, temperatures: list[float]) -> None:
         self.kind, self.temperatures = score, temperatures

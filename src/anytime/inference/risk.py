@@ -8,7 +8,7 @@ from torch import Tensor
 
 from anytime.errors import AnytimeError, check_number
 from anytime.evaluation import Outputs
-from anytime.inference.policy import SCORES, Judge, Policy
+from anytime.inference.policy import SCORES, Policy, Scorer
 from anytime.inference.temperature import fit_temperatures
 
 CANDIDATES = 100
@@ -94,8 +94,8 @@ def _split(outputs: Outputs) -> tuple[Outputs, Outputs]:
 
 def surest(outputs: Outputs, score: str, temperatures: list[float]) -> Tensor:
     """The highest score of each sample up to each exit but the last, samples × exits: it leaves where that is λ."""
-    judge = Judge(score, temperatures)
-    scores = [judge.score(exit, logits) for exit, logits in enumerate(outputs.logits[:-1])]
+    scorer = Scorer(score, temperatures)
+    scores = [scorer.score(exit, logits) for exit, logits in enumerate(outputs.logits[:-1])]
     if not scores:
         return torch.empty(len(outputs.labels), 0, dtype=torch.float64)
     return torch.stack(scores, 1).nan_to_num(-inf).cummax(1).values

@@ -43,9 +43,11 @@ class LinearHead(nn.Module):
 def pool(x: Tensor) -> Tensor:
     """Global average pooling.
 
-    As a sum, whose gradient is a view: that of ``mean`` is divided at every pixel, in a layout that the ReLU before it
-    then reads slowly. It is most of what an exit costs in training.
+    In training as a sum, whose gradient is a view: that of ``mean`` is divided at every pixel, in a layout that the
+    ReLU before it then reads slowly. It is most of what an exit costs in training. The values are the same.
     """
+    if not torch.is_grad_enabled():
+        return x.mean((2, 3))
     return x.sum((2, 3)) / (x.shape[2] * x.shape[3])
 
 

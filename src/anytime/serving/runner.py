@@ -10,10 +10,13 @@ from torch import Tensor
 
 from anytime.inference.batch_times import BatchTimes, sample_form
 from anytime.inference.inputs import device_of
-from anytime.inference.policy import Judge, Policy
+from anytime.inference.policy import Policy, Scorer
 from anytime.network import clone_tensors, tensors_of
 from anytime.serving.scheduler import Decision, Scheduler, Task
 from anytime.serving.tables import Tables
+
+FORMS = 64
+"""Tables of so many shapes of inputs are kept: clients may choose shapes, and memory is finite."""
 
 
 class Settings(NamedTuple):
@@ -41,13 +44,13 @@ class Event(NamedTuple):
 class Work:
     """What belongs to a task: its input, and the batch that it is in."""
 
-    __slots__ = ("batch", "judge", "logits", "shown", "streams", "x")
+    __slots__ = ("batch", "logits", "scorer", "shown", "streams", "x")
 
     def __init__(self, x: Any, streams: bool) -> None:
         self.x, self.streams = x, streams
         self.batch: Batch | None = None
         self.logits: Tensor | None = None  # of its latest exit, if that was evaluated
-        self.judge: Judge | None = None
+        self.scorer: Scorer | None = None
         self.shown = -1
         """The latest exit that was shown to a stream."""
 
@@ -94,6 +97,9 @@ class Runner:
 
     def _know(self, form: Hashable, x: Any, size: int) -> None:
         """Tables for inputs of a form; of one that was not measured by its number of elements."""
+        unused = [other for other in self.known if other not in self.scheduler.forms]
+        for other in unused[: max(len(self.known) + 1 - FORMS, 0)]:
+            del self.known[other]
         settings, kind = self.settings, self.settings.times.kind
         elements = sum(tensor.numel() for tensor in tensors_of(x)) / size
         measured = sum(prod(shape) for _, shape in kind.inputs) if kind is not None else elements
@@ -104,7 +110,9 @@ class Runner:
         """Take a request up."""
         size = tensors_of(x)[0].shape[0]
         form = sample_form(x)
-        if form not in self.known:
+        if form in self.known:
+            self.known[form] = self.known.pop(form)  # the latest used come last
+        else:
             self._know(form, x, size)
         task = Task(id, deadline, form, size, of=Work(x, streams))
         self.by_id[id] = task
@@ -133,13 +141,16 @@ class Runner:
         self.flush()
 
     def flush(self) -> None:
-        """Tell the news."""
-        if self.news:
+        """Tell the news; that a request which is alone has its first exit is none to anybody."""
+        if self.news and (len(self.by_id) > 1 or self.news[-1].kind != "first"):
             news, self.news = self.news, []
             self.tell(news)
 
     def _gathered(self, tasks: Sequence[Task]) -> Batch:
         """One batch of these tasks, out of those that they are in."""
+        together = tasks[0].of.batch
+        if together is not None and together.tasks == tasks:
+            return together
         parts: dict[int, tuple[Batch | None, list[Task]]] = {}
         for task in tasks:
             batch = task.of.batch
@@ -191,7 +202,7 @@ class Runner:
                 task.of.shown = task.exit
                 self.news.append(Event(task.id, "exit", task.exit, task.of.logits, None, moment))
         if policy is not None and policy.score != "patience":
-            scores = Judge(policy.score, policy.temperatures).score(
+            scores = Scorer(policy.score, policy.temperatures).score(
                 wanted[0].exit, torch.cat([task.of.logits for task in wanted])
             )
             sure = policy.leaves(wanted[0].exit, scores).split([task.size for task in wanted])
@@ -199,8 +210,8 @@ class Runner:
                 self._judged(task, bool(sure_of.all()), score)
         elif policy is not None:
             for task in wanted:
-                task.of.judge = task.of.judge or Judge(policy.score, policy.temperatures)
-                score = task.of.judge.score(task.exit, task.of.logits)
+                task.of.scorer = task.of.scorer or Scorer(policy.score, policy.temperatures)
+                score = task.of.scorer.score(task.exit, task.of.logits)
                 self._judged(task, bool(policy.leaves(task.exit, score).all()), None)
 
     def _judged(self, task: Task, sure: bool, score: Tensor | None) -> None:
@@ -240,6 +251,7 @@ class Runner:
     def _drop(self, task: Task) -> None:
         del self.by_id[task.id]
         self.scheduler.remove(task)
+        task.of.batch = None  # which knows its tasks: in a circle, its memory would wait for the garbage collector
         self.known.pop((task.form[0], task.id) if isinstance(task.form, tuple) else None, None)  # if it ran alone
 
     def _finish(self, task: Task, stopped_by: str | None) -> None:
@@ -255,7 +267,7 @@ class Runner:
                 self.news.append(Event(task.id, "failed", stopped_by=reason, moment=self.clock()))
             else:
                 task.stage, task.exit = 0, -1
-                task.of.batch = task.of.logits = task.of.judge = None
+                task.of.batch = task.of.logits = task.of.scorer = None
                 self.scheduler.remove(task)
                 alone = (task.form, task.id)  # shares no batch from now on
                 self.known[alone] = self.known[task.form]

@@ -1,6 +1,6 @@
 """AdaLoss: the paper's weight scheme."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Self
 
 import torch
@@ -65,13 +65,6 @@ class AdaLoss(AdaptiveScheme):
         self.register_buffer("average", torch.full_like(self.weights, torch.nan))
         self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
         self._widen()
-
-    def forward(self, losses: Tensor | Sequence[Tensor]) -> Tensor:
-        """Update the averages, and the weights when due; return the weighted sum."""
-        losses = self._vector(losses)
-        if self._observing:
-            self._observe(self._mean_over_ranks(losses))
-        return self._weighted_sum(losses)
 
     @torch.no_grad()
     def _observe(self, losses: Tensor) -> None:

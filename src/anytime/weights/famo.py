@@ -1,7 +1,5 @@
 """FAMO: weights that make all losses fall at the same relative speed."""
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
@@ -51,13 +49,6 @@ class FAMO(AdaptiveScheme):
         self.floor = check_number("floor", floor, above=0)
         self.register_buffer("scores", torch.zeros_like(self.weights))
         self.register_buffer("before", torch.full_like(self.weights, torch.nan))  # NaN: no loss seen yet
-
-    def forward(self, losses: Tensor | Sequence[Tensor]) -> Tensor:
-        """Update z and the weights; return the weighted sum."""
-        losses = self._vector(losses)
-        if self._observing:
-            self._observe(self._mean_over_ranks(losses))
-        return self._weighted_sum(losses)
 
     @torch.no_grad()
     def _observe(self, losses: Tensor) -> None:

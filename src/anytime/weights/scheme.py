@@ -93,7 +93,7 @@ def _keep_precision(fn: Callable[[Tensor], Tensor], tensor: Tensor) -> Tensor:
 
 
 class AdaptiveScheme(WeightScheme):
-    """A scheme whose weights follow the losses; the base of AdaLoss, GeometricMean and LogBarrier.
+    """A scheme whose weights follow the losses; the base of AdaLoss, FAMO, GeometricMean and LogBarrier.
 
     It observes losses only in training mode (``scheme.train()``, the default) and with gradients enabled. In eval mode,
     under ``torch.no_grad()`` and under ``torch.inference_mode()`` it returns the objective and observes nothing, so
@@ -114,6 +114,17 @@ class AdaptiveScheme(WeightScheme):
     @property
     def _observing(self) -> bool:
         return self.training and torch.is_grad_enabled()
+
+    def forward(self, losses: Tensor | Sequence[Tensor]) -> Tensor:
+        """Observe the losses, which may change the weights; return the weighted sum."""
+        losses = self._vector(losses)
+        if self._observing:
+            self._observe(self._mean_over_ranks(losses))
+        return self._weighted_sum(losses)
+
+    def _observe(self, losses: Tensor) -> None:
+        """Update the weights, given the losses averaged over all processes."""
+        raise NotImplementedError
 
     def _mean_over_ranks(self, losses: Tensor) -> Tensor:
         """The losses without their graph, averaged over all processes if this call observes."""
