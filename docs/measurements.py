@@ -48,7 +48,7 @@ MEASUREMENTS = {
     "export_resann": benchmark("export_speed", EXPORT, "resann-9-16 1 1,32 40"),
     "export_resann_two": benchmark("export_speed", EXPORT, "resann-9-16 2 1,32 40"),
     "export_msdnet": benchmark("export_speed", [*EXPORT, "benchmarks/plain_msdnet.py"], "msdnet-cifar 1 1,32 20"),
-    "export_resann50": benchmark("export_speed", EXPORT, "resann50 1 1,32 9"),
+    "export_resann50": benchmark("export_speed", EXPORT, "resann50 1 1 9"),
     "export_resnet18": benchmark("export_speed", EXPORT, "timm:resnet18 1 1,32 9"),
     "export_vit": benchmark("export_speed", EXPORT, "timm:vit_tiny_patch16_224 1 1,32 9"),
     "export_int8": benchmark("export_int8", EXPORT, "runs/cifar10-25000-resann-5-16-patch2-adaloss-60-seed0 {data}"),
@@ -79,14 +79,14 @@ MEASUREMENTS = {
 """By the record's name. ``{data}`` is CIFAR-10; runs in ``runs/`` that are finished are not trained again."""
 
 EXPORTED = [
-    ("export_resann", "resann-9-16", 1),
-    ("export_resann_two", "resann-9-16", 2),
-    ("export_msdnet", "msdnet-cifar", 1),
-    ("export_resann50", "resann50", 1),
-    ("export_resnet18", "timm's ResNet18, converted, 4 exits", 1),
-    ("export_vit", "timm's ViT-Tiny, converted, 4 exits", 1),
+    ("export_resann", "resann-9-16", 1, (1, 32)),
+    ("export_resann_two", "resann-9-16", 2, (1, 32)),
+    ("export_msdnet", "msdnet-cifar", 1, (1, 32)),
+    ("export_resann50", "resann50", 1, (1,)),
+    ("export_resnet18", "timm's ResNet18, converted, 4 exits", 1, (1, 32)),
+    ("export_vit", "timm's ViT-Tiny, converted, 4 exits", 1, (1, 32)),
 ]
-"""Records of ``export_speed.py``: what they are of, and the number of threads."""
+"""Records of ``export_speed.py``: what they are of, the number of threads, and the batch sizes."""
 
 
 def exported_rows(record: str, what: str, threads: int, batch: int) -> list[tuple[str, str, str | None, str]]:
@@ -132,7 +132,7 @@ ROWS = [
     ("eann_parallel", "two workers of one thread / one after the other on one thread", "eann_parallel", "an EANN whose networks cost 1 : 2 : 4, to the last answer: two workers of one thread / one after the other on one thread"),
     ("eann_parallel", "two workers of one thread / one after the other on two threads", "eann_parallel_two", "the same / one after the other on two threads"),
     ("eann_parallel_ray", "two workers of one thread / one after the other on one thread", "eann_parallel_ray", "two Ray actors / one after the other on one thread"),
-    *(row for name, what, threads in EXPORTED for batch in (1, 32) for row in exported_rows(name, what, threads, batch)),
+    *(row for name, what, threads, batches in EXPORTED for batch in batches for row in exported_rows(name, what, threads, batch)),
     ("export_int8", "batch 1: int8 / float32, all exits", None, "trained resann-5-16 with `patch2` on ONNX Runtime, batch 1, all exits: 8-bit integers / floats"),
     ("export_int8", "batch 32: int8 / float32, all exits", None, "trained resann-5-16 with `patch2` on ONNX Runtime, batch 32, all exits: 8-bit integers / floats"),
     ("import_time", "import anytime / import torch", "import_time", "`import anytime` / `import torch`"),
