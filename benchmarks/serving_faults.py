@@ -14,6 +14,7 @@ import signal
 import statistics
 import threading
 import time
+from array import array
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ class Tally:
 
     def __init__(self) -> None:
         self.counts = dict.fromkeys(("sent", "refused", "answered", "in_time", "died", "failed", "cancelled"), 0)
-        self.wrong, self.open, self.latencies = 0, 0, list[tuple[float, float]]()
+        self.wrong, self.open, self.latencies = 0, 0, array("d")  # small: memory is what is measured
         self.lock = threading.Lock()
 
     def done(self, future: Any, expected: list[torch.Tensor], deadline: float) -> None:
@@ -46,7 +47,7 @@ class Tally:
                 self.counts["answered"] += 1
                 self.counts["in_time"] += answer.seconds <= deadline
                 self.wrong += not torch.allclose(answer.logits, expected[answer.exit], atol=1e-4)
-                self.latencies.append((time.perf_counter(), answer.seconds))
+                self.latencies.append(answer.seconds)
 
 
 def resident(pids: list[int]) -> float:
@@ -59,6 +60,13 @@ def resident(pids: list[int]) -> float:
             continue
         kilobytes += int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmRSS")))
     return kilobytes / 1024
+
+
+def watch(pids: list[int], minutes: list[float], stop: threading.Event) -> None:
+    """Note the memory every minute."""
+    while not stop.wait(60):
+        minutes.append(resident(pids))
+        print(f"minute {len(minutes)}: {minutes[-1]:.1f} MB", flush=True)
 
 
 def send(engine: anytime.Engine, what: str, rate: float, seconds: float, xs: Any, expected: Any, tally: Tally) -> None:
@@ -105,9 +113,11 @@ def main() -> None:
         pids = [os.getpid(), *(worker.process.pid for worker in engine._crew.workers)]
         time.sleep(10)  # until the spare is ready
         send(engine, options.what, rate, min(options.seconds * 0.1, 30), xs, expected, Tally())
-        before = resident(pids)
+        before, stop = [resident([pid]) for pid in pids], threading.Event()
+        threading.Thread(target=watch, args=(pids, [], stop), daemon=True).start()
         send(engine, options.what, rate, options.seconds, xs, expected, tally)
-        after, restarts = resident(pids), engine.stats()["restarts"]
+        after, restarts = [resident([pid]) for pid in pids], engine.stats()["restarts"]
+        stop.set()
         time.sleep(2)
     for name, count in tally.counts.items():
         fact(f"{options.what}_{name}", count)
@@ -118,11 +128,12 @@ def main() -> None:
     verdict(f"serving_{options.what}_wrong", tally.wrong, 0)
     verdict(f"serving_{options.what}_failed", tally.counts["failed"], 0)
     if options.what == "soak":
-        verdict("serving_soak_growth_mb", after - before, 50)
-        middle = tally.latencies[len(tally.latencies) // 2][0]
-        halves = [[s for t, s in tally.latencies if (t < middle) == first] for first in (True, False)]
-        fact("soak_latency_ms_first_half", 1000 * statistics.median(halves[0]))
-        fact("soak_latency_ms_second_half", 1000 * statistics.median(halves[1]))
+        for name, first, last in zip(("program", "engine"), before, after, strict=True):
+            fact(f"soak_growth_{name}_mb", last - first, f"MB, from {first:.0f} to {last:.0f}")
+        verdict("serving_soak_growth_mb", sum(after) - sum(before), 50)
+        middle = len(tally.latencies) // 2
+        fact("soak_latency_ms_first_half", 1000 * statistics.median(tally.latencies[:middle]))
+        fact("soak_latency_ms_second_half", 1000 * statistics.median(tally.latencies[middle:]))
 
 
 if __name__ == "__main__":

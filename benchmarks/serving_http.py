@@ -4,7 +4,7 @@ Low load: one client that waits for each answer, against decoding, preprocessing
 turn. Saturated: as many clients as fill the batches, each of whom waits for its answer, against the same network on
 whole batches of that size, offline, on one core.
 
-python benchmarks/serving_http.py                 # the embedded model, 400 requests and 8 seconds of 64 clients
+python benchmarks/serving_http.py [FOLDER]        # default: the embedded model; 400 requests, 8 seconds of 64 clients
 """
 
 import io
@@ -40,7 +40,9 @@ def server(folder: Path) -> Iterator[int]:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stdout is not None
         try:
-            yield int(process.stdout.readline().rpartition(":")[2])
+            port = int(process.stdout.readline().rpartition(":")[2])
+            time.sleep(10)  # the spare process is being started
+            yield port
         finally:
             process.send_signal(signal.SIGTERM)
 
@@ -135,18 +137,18 @@ def saturated(port: int, net: anytime.AnytimeNetwork, images: list[bytes]) -> No
     verdict("serving_http_throughput", ours / theirs, 0.9, least=True)
 
 
-def main() -> None:
+def main(source: Path) -> None:
     torch.set_num_threads(1)
-    net = anytime.load(FOLDER).float()
+    net = anytime.load(source).float()
     images = [path.read_bytes() for path in samples()]
-    print(f"embedded model, {machine()}")
+    print(f"{source.name}, {machine()}")
     with tempfile.TemporaryDirectory() as temporary:
         # Without the policy, by which sure images leave early: both run the whole network.
-        folder = shutil.copytree(FOLDER, Path(temporary) / "model", ignore=shutil.ignore_patterns("policy.json"))
+        folder = shutil.copytree(source, Path(temporary) / "model", ignore=shutil.ignore_patterns("policy.json"))
         with server(folder) as port:
             low_load(port, net, images)
             saturated(port, net, images)
 
 
 if __name__ == "__main__":
-    main()
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else FOLDER)

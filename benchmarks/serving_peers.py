@@ -5,14 +5,15 @@ import json
 import logging
 import multiprocessing
 import os
-import queue
+import re
+import selectors
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from http.client import HTTPConnection
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -138,6 +139,56 @@ if __name__ == "__main__":
 """
 
 
+class HttpClient:
+    """Connections that are kept open; sends from the thread that asks, and reads answers in one thread of its own."""
+
+    def __init__(self, port: int, path: str) -> None:
+        self.head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: "
+        self.port, self.free, self.selector = port, list[socket.socket](), selectors.DefaultSelector()
+        self.asked: dict[socket.socket, tuple[bytearray, Callable[[Any], object]]] = {}
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def ask(self, body: bytes, done: Callable[[Any], object]) -> None:
+        """``done`` is called with the JSON of the answer, None if there is none."""
+        connection = self.free.pop() if self.free else self._connect()
+        self.asked[connection] = bytearray(), done
+        connection.sendall(self.head.encode() + b"%d\r\n\r\n" % len(body) + body)
+
+    def _connect(self) -> socket.socket:
+        connection = socket.create_connection(("127.0.0.1", self.port), timeout=5)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.selector.register(connection, selectors.EVENT_READ)
+        return connection
+
+    def _listen(self) -> None:
+        while True:
+            for key, _ in self.selector.select(0.05):
+                self._read(key.fileobj)
+
+    def _read(self, connection: Any) -> None:
+        part = connection.recv(65536)
+        content, done = self.asked.get(connection, (bytearray(), lambda _: None))
+        content += part
+        head, found, body = bytes(content).partition(b"\r\n\r\n")
+        length = re.search(rb"content-length: (\d+)", head.lower())
+        whole = len(body) >= int(length[1]) if length else body.endswith(b"0\r\n\r\n")  # or in chunks
+        if part and not (found and whole):
+            return
+        self.asked.pop(connection, None)
+        if part:
+            self.free.append(connection)
+        else:
+            self.selector.unregister(connection)
+        content = body[body.find(b"{") : body.rfind(b"}") + 1]  # of one chunk, if there are any
+        done(json.loads(content) if part and head.startswith(b"HTTP/1.1 200") else None)
+
+
+def ask_json(client: HttpClient, x: torch.Tensor, done: Done) -> None:
+    """Send an image, and call ``done`` with the logits of the last exit."""
+    body = b'{"x": "%s"}' % base64.b64encode(x.numpy().tobytes())
+    client.ask(body, lambda answer: done(None if answer is None else np.array(answer["logits"]), 26))
+
+
 class LitServer:
     """LitServe at full depth; its documented batching, with the batch that is fastest here."""
 
@@ -146,58 +197,34 @@ class LitServer:
             file.write(LIT)
         command = [sys.executable, "/tmp/serving_litserve.py", folder, str(batch), "0.002", str(port)]
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
-        self.port, self.local = port, threading.local()
-        self.pool = ThreadPoolExecutor(64)
-        for _ in range(240):
-            try:
-                if self._post(torch.zeros(1, 3, 32, 32)) is not None:
-                    break
-            except OSError:
-                pass
-            time.sleep(0.25)
+        self.client = HttpClient(port, "/predict")
+        ready = threading.Event()
+        for _ in range(480):
+            with suppress(OSError):
+                self.ask(torch.zeros(1, 3, 32, 32), 1.0, lambda logits, _: logits is not None and ready.set())
+            if ready.wait(0.25):
+                return
+        raise RuntimeError("LitServe did not start")
 
-    def _post(self, x: torch.Tensor) -> Any:
-        connection = getattr(self.local, "connection", None)
-        if connection is None:
-            connection = self.local.connection = HTTPConnection("127.0.0.1", self.port, timeout=5)
-        body = json.dumps({"x": base64.b64encode(x.numpy().tobytes()).decode()})
-        try:
-            connection.request("POST", "/predict", body, {"Content-Type": "application/json"})
-            response = connection.getresponse()
-            content = response.read()
-        except BaseException:
-            self.local.connection = None
-            raise
-        return np.array(json.loads(content)["logits"]) if response.status == 200 else None
-
-    def ask(self, x: torch.Tensor, left: float, done: Done) -> None:
-        end = time.perf_counter() + left
-
-        def work() -> None:
-            try:
-                # A client whose deadline has passed does not send any more.
-                logits = self._post(x) if time.perf_counter() < end else None
-            except (OSError, ValueError):
-                logits = None
-            done(logits, 26)
-
-        self.pool.submit(work)
+    def ask(self, x: torch.Tensor, left: float, done: Done) -> None:  # noqa: ARG002
+        ask_json(self.client, x, done)
 
     def close(self) -> None:
-        self.pool.shutdown(wait=False, cancel_futures=True)
         os.killpg(self.process.pid, 9)
         self.process.wait()
 
 
 class RayServer:
-    """Ray Serve at full depth with ``@serve.batch``, called through its own handle."""
+    """Ray Serve at full depth with ``@serve.batch``, over its own HTTP."""
 
-    def __init__(self, folder: str, batch: int) -> None:
+    def __init__(self, folder: str, batch: int, port: int = 8124) -> None:
         import ray
         from ray import serve
 
+        os.environ["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)  # replicas import this file
         if not ray.is_initialized():
             ray.init(num_cpus=4, include_dashboard=False, logging_level=logging.ERROR, log_to_driver=False)
+        serve.start(http_options={"port": port})
 
         @serve.deployment(max_ongoing_requests=10_000)
         class Full:
@@ -205,32 +232,20 @@ class RayServer:
                 self.net = _prepare(folder)
 
             @serve.batch(max_batch_size=batch, batch_wait_timeout_s=0.002)
-            async def predict(self, xs: list[np.ndarray]) -> list[np.ndarray]:
+            async def predict(self, xs: list[np.ndarray]) -> list[list[float]]:
                 with torch.inference_mode():
-                    logits = self.net(torch.from_numpy(np.concatenate(xs)), [-1])[0].numpy()
-                return [logits[i] for i in range(len(xs))]
+                    return self.net(torch.from_numpy(np.stack(xs)), [-1])[0].tolist()
 
-            async def __call__(self, x: np.ndarray) -> np.ndarray:
-                return await self.predict(x)
+            async def __call__(self, request: Any) -> dict[str, Any]:
+                x = np.frombuffer(base64.b64decode((await request.json())["x"]), np.float32).reshape(3, 32, 32)
+                return {"logits": await self.predict(x)}
 
         self.serve = serve
-        self.handle = serve.run(Full.bind(), logging_config={"log_level": "ERROR", "enable_access_log": False})
-        self.handle.remote(np.zeros((1, 3, 32, 32), np.float32)).result()
-        self.answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self.pool = ThreadPoolExecutor(64)
+        serve.run(Full.bind(), logging_config={"log_level": "ERROR", "enable_access_log": False})
+        self.client = HttpClient(port, "/")
 
     def ask(self, x: torch.Tensor, left: float, done: Done) -> None:  # noqa: ARG002
-        response = self.handle.remote(x.numpy())
-
-        def work() -> None:
-            try:
-                logits = response.result(timeout_s=2)
-            except Exception:
-                logits = None
-            done(logits, 26)
-
-        self.pool.submit(work)
+        ask_json(self.client, x, done)
 
     def close(self) -> None:
-        self.pool.shutdown(wait=False, cancel_futures=True)
         self.serve.delete("default")

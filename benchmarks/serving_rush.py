@@ -5,7 +5,8 @@ python benchmarks/serving_rush.py FOLDER        # a saved network with evaluatio
 No other program disturbs a simulation: it shows what the scheduling does. The servers that it is compared with have the
 same times: batches to the last exit, first come, first served; the same to the one exit that is best for each load in
 hindsight; one request after another, each to the deepest exit that its deadline allows. All of them drop requests that
-have expired in their queue. Arrivals are Poisson, deadlines of 25, 50 and 100 ms are mixed; 1× is the best throughput
+have expired in their queue. Arrivals are Poisson in the first half of a trace and bursts of 1 to 20 in the second;
+deadlines of 25, 50 and 100 ms are mixed; 1× is the best throughput
 at full depth over all batches. The score is the share of the offered requests that are answered in time and right, by
 the accuracy of the exits that answer.
 """
@@ -29,8 +30,9 @@ LOADS = (0.25, 0.5, 1, 1.5, 2, 3, 4, 5)
 def arrivals(rate: float, seconds: float, seed: int) -> list[Arrival]:
     draw, moment, trace = random.Random(seed), 0.0, []
     while moment < seconds:
-        moment += draw.expovariate(rate)
-        trace.append(Arrival(moment, moment + draw.choice((0.025, 0.05, 0.1))))
+        burst = 1 if moment < seconds / 2 else draw.randint(1, 20)
+        moment += draw.expovariate(rate / (1 if burst == 1 else 10.5))
+        trace += [Arrival(moment, moment + draw.choice((0.025, 0.05, 0.1))) for _ in range(burst)]
     return trace
 
 
@@ -62,6 +64,11 @@ def seconds_to(tables: Tables, exit: int, batch: int) -> float:
     return sum(line.at(batch) for line in tables.times.stages[: exit + 1]) + (head.at(batch) if head else 0.0)
 
 
+def to_exit(tables: Tables, exit: int) -> Callable[[list[Arrival], float], tuple[float, int | None]]:
+    """A server that runs every batch to one exit."""
+    return lambda taken, _: (seconds_to(tables, exit, len(taken)), exit)
+
+
 def score(tables: Tables, exits: Sequence[int | None]) -> float:
     return sum(tables.accuracy[exit] for exit in exits if exit is not None) / len(exits)
 
@@ -75,9 +82,6 @@ def main(folder: Path) -> None:
     rates = {batch: batch / seconds_to(tables, last, batch) for batch in tables.batches}
     batch = max(rates, key=rates.__getitem__)
     fact("full_depth_per_second", rates[batch], f"images/s at batch {batch}: 1×")
-
-    def fixed(exit: int) -> Callable[[list[Arrival], float], tuple[float, int | None]]:
-        return lambda taken, _: (seconds_to(tables, exit, len(taken)), exit)
 
     def plain(taken: list[Arrival], now: float) -> tuple[float, int | None]:
         fits = [exit for exit in range(last + 1) if now + seconds_to(tables, exit, 1) <= taken[0].deadline]
@@ -95,8 +99,10 @@ def main(folder: Path) -> None:
             answered = [exit for exit in exits if exit is not None]
             shares["in_time"].append(len(answered) / (len(trace) - len(refused)))
             shares["exit"].append(statistics.fmean(answered) + 1)
-            scores["full"].append(score(tables, first_come(trace, batch, fixed(last))))
-            scores["fixed"].append(max(score(tables, first_come(trace, batch, fixed(e))) for e in range(last + 1)))
+            scores["full"].append(score(tables, first_come(trace, batch, to_exit(tables, last))))
+            scores["fixed"].append(
+                max(score(tables, first_come(trace, batch, to_exit(tables, e))) for e in range(last + 1))
+            )
             scores["plain"].append(score(tables, first_come(trace, 1, plain)))
         middle = {name: statistics.median(values) for name, values in (scores | shares).items()}
         for name, value in middle.items():

@@ -24,6 +24,7 @@ from typing import Any
 
 import export_tables
 import guarantee_tables
+import serving_tables
 from measurements import DEADLINES, MEASUREMENTS, ROWS
 
 DOCS = Path(__file__).parent
@@ -169,36 +170,6 @@ def shares(record: str) -> Figure:
     return lambda: ", ".join(percent(fraction, 0) for fraction in results(record)["fractions"])
 
 
-def serving_lead() -> str:
-    """What is answered in time and right at each load, by the engine and by the servers that it is compared with."""
-    found = results("serving_rush")["facts"]
-    loads = [key.removeprefix("engine_") for key in found if key.startswith("engine_")]
-    lines = [
-        "| load | engine | best exit in hindsight | `predict`, one after another | full depth | mean exit | admitted | in time |",
-        "|---:|---:|---:|---:|---:|---:|---:|---:|",
-    ]
-    for load in loads:
-        scores = " | ".join(f"{percent(found[f'{name}_{load}'])} %" for name in ("engine", "fixed", "plain", "full"))
-        shares = " | ".join(f"{percent(found[f'{name}_{load}'])} %" for name in ("admitted", "in_time"))
-        lines.append(f"| {load.removesuffix('x')}× | {scores} | {found[f'exit_{load}']:.1f} | {shares} |")
-    return "\n" + "\n".join(lines) + "\n"
-
-
-def serving_faults() -> str:
-    """What became of the requests of an engine under faults."""
-    names = ("sent", "refused", "answered", "in_time", "died", "failed", "cancelled")
-    lines = [
-        "| | sent | refused | answered | of them in time | told that their process died | failed | cancelled | lost | wrong |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
-    ]
-    for kind, what in (("kills", "process killed every 5 s"), ("cancels", "half of the requests cancelled")):
-        found = results(f"serving_{kind}")
-        counts = " | ".join(f"{found['facts'][f'{kind}_{name}']:,.0f}" for name in names)
-        lost, wrong = (f"{found['verdicts'][f'serving_{kind}_{end}']['ratio']:.0f}" for end in ("lost", "wrong"))
-        lines.append(f"| {what} | {counts} | {lost} | {wrong} |")
-    return "\n" + "\n".join(lines) + "\n"
-
-
 FIGURES: dict[str, Figure] = {
     "int8_table": lambda: export_tables.int8(results("export_int8")["facts"]),
     "int8_time_1": ratio("export_int8", "batch 1: int8 / float32, all exits", 2),
@@ -243,9 +214,9 @@ FIGURES: dict[str, Figure] = {
         )
         for kind in ("once", "same", "mixed")
     },
-    "serving_lead": serving_lead,
+    **{name: lambda table=table: table(results) for name, table in serving_tables.TABLES.items()},
     "serving_decision": fact("serving_decision", "decision_64_us", "{:.0f}"),
-    "serving_faults": serving_faults,
+    "serving_soak_growth": lambda: f"{results('serving_soak')['verdicts']['serving_soak_growth_mb']['ratio']:.0f}",
     "budgets_half": left_early(0.5),
     "budgets_more": left_early(0.75),
     "budgets_alike": lambda: percent(results("budgets")["fractions"]["0.5"]["error"]),

@@ -17,8 +17,14 @@ NETWORK = [f"{SRC}/network.py", f"{SRC}/models"]
 INFERENCE = [*NETWORK, f"{SRC}/inference"]
 TRAINING = [*NETWORK, f"{SRC}/training", f"{SRC}/weights", f"{SRC}/data"]
 GUARANTEES = [f"{SRC}/inference/{name}.py" for name in ("risk", "temperature", "conformal")] + [f"{SRC}/combination"]
-NETWORKS = "runs/cifar10-25000-resann-5-16-patch2-adaloss-60-seed0 runs/svhn-2000-resann-5-8-patch2-adaloss-20-seed0"
+NETWORKS = [
+    "cifar10-25000-resann-5-16-patch2-adaloss-60-seed0",
+    "svhn-15000-resann-5-8-patch2-adaloss-12-seed1",
+    "cifar10-resann-9-16",
+]
 SERVING = [f"{SRC}/serving/{name}.py" for name in ("engine", "crew", "worker", "runner", "arena")]
+HTTP = [f"{SRC}/serving/{name}.py" for name in ("app", "server", "service", "predict", "images", "served")]
+LOAD = "--systems engine,full,fixed,fixed2,plain,litserve,ray --rounds 2"
 SCHEDULER = [f"{SRC}/serving/{name}.py" for name in ("scheduler", "tables", "slowdown")]
 TEAM = [*INFERENCE, f"{SRC}/ensemble"]
 CONVERTED = [*TRAINING, f"{SRC}/conversion"]
@@ -58,12 +64,16 @@ MEASUREMENTS = {
     "eann_parallel": benchmark("eann_parallel", TEAM, "30"),
     "eann_parallel_ray": benchmark("eann_parallel", TEAM, "30 --ray"),
     "extras": benchmark("extras", TRAINING),
-    "guarantees": benchmark("guarantees", GUARANTEES, "--data data --splits 200 " + NETWORKS),
+    "guarantees": benchmark("guarantees", GUARANTEES, "--data data " + " ".join(f"runs/{name}" for name in NETWORKS)),
     "serving_optimum": benchmark("serving_optimum", SCHEDULER),
     "serving_rush": benchmark("serving_rush", SCHEDULER, "runs/cifar10-resann-9-16"),
     "serving_decision": benchmark("serving_decision", SCHEDULER),
-    "serving_kills": benchmark("serving_faults", SERVING, "kills resann-3-16 --seconds 40 --load 0.5"),
-    "serving_cancels": benchmark("serving_faults", SERVING, "cancels resann-3-16 --seconds 25 --load 0.5"),
+    "serving_load": benchmark("serving_load", [*SERVING, *SCHEDULER], "runs/cifar10-resann-9-16 --data {data} " + LOAD),
+    "serving_http": benchmark("serving_http", [*SERVING, *HTTP]),
+    "serving_http_large": benchmark("serving_http", [*SERVING, *HTTP], "runs/cifar10-resann-9-16"),
+    "serving_kills": benchmark("serving_faults", SERVING, "kills resann-3-16 --seconds 60 --load 0.5"),
+    "serving_cancels": benchmark("serving_faults", SERVING, "cancels resann-3-16 --seconds 30 --load 0.5"),
+    "serving_soak": benchmark("serving_faults", SERVING, "soak resann-3-16 --seconds 600"),
     "budgets": Measurement("anytime evaluate runs/cifar10-resann-5-16 --budgets", INFERENCE),
     **{
         f"convert_{name}_{scheme}": Measurement(

@@ -1,4 +1,4 @@
-"""Fig. 4f and Table (b): ResANN, DenseANN and MSDNet at like cost, with CONST and with AdaLoss."""
+"""Fig. 4f and Table (b): ResANN, DenseANN and MSDNet of similar cost, with CONST and with AdaLoss."""
 
 from functools import partial
 from typing import Any
@@ -10,7 +10,7 @@ from experiments.presets import make
 from experiments.records import Records, Section, errors_at, spread
 from experiments.runner import Run
 
-TITLE = "Backbones at like cost (Fig. 4f, Table b)"
+TITLE = "Backbones of similar cost (Fig. 4f, Table b)"
 CLAIM = "ResANN50, DenseANN169 and MSDNet38 all end better with AdaLoss than with CONST (ILSVRC)."
 MODELS = {
     "paper": ("resann50", "denseann169", "msdnet38"),

@@ -75,3 +75,8 @@ def test_counting_concerns_no_other_thread():
         counted(torch.zeros(1, 2))
     assert seen[0] == seen[1]
     assert counter.get_total_flops() == 8
+
+
+def test_a_model_without_exits_is_refused():
+    with pytest.raises(anytime.AnytimeError, match="convert"):
+        anytime.costs(torch.nn.Linear(3, 3), torch.zeros(1, 3))

@@ -115,6 +115,20 @@ def test_postscript_never_reaches_ghostscript(tmp_path, monkeypatch):
     assert not (tmp_path / "started").exists()
 
 
+def test_a_damaged_png_is_refused():
+    content = io.BytesIO()
+    Image.fromarray(np.arange(64, dtype=np.uint8).reshape(8, 8)).save(content, "PNG")
+    whole = content.getvalue()
+    for i in range(len(whole)):
+        flipped = bytearray(whole)
+        flipped[i] ^= 1
+        with pytest.raises(Exception):  # noqa: B017  Pillow raises what its decoders raise
+            decode_image(bytes(flipped))
+        with pytest.raises(Exception):  # noqa: B017
+            decode_image(whole[:i])
+    assert np.asarray(decode_image(whole + b"what follows is ignored")).shape == (8, 8, 3)
+
+
 def test_a_decompression_bomb_is_refused(tmp_path):
     (tmp_path / "train/a").mkdir(parents=True)
     (tmp_path / "train/a/0.png").write_bytes(png(10_000, 10_000, 8, 0, b""))

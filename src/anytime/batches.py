@@ -4,9 +4,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.data import Dataset, IterableDataset
 
 from anytime.errors import AnytimeError
 from anytime.network import AnytimeNetwork, tensors_of
@@ -77,6 +79,11 @@ def check_batches(caller: str, items: Any) -> None:
         raise AnytimeError(
             f"{caller} expects batches, not a {type(items).__name__}: pass data.batches(data.validation)"
         )
+    if isinstance(items, Dataset) and not isinstance(items, IterableDataset):
+        raise AnytimeError(
+            f"{caller} expects batches, and a {type(items).__name__} has single samples: pass "
+            "torch.utils.data.DataLoader(dataset, batch_size=32), or with batch_size=None if its items are batches"
+        )
     single = isinstance(items, Tensor | str | bytes | Mapping)
     if single or (not isinstance(items, Iterable) and not hasattr(items, "__getitem__")):
         raise AnytimeError(
@@ -102,8 +109,11 @@ def as_batch(net: AnytimeNetwork, item: Any) -> Batch:
 
 
 def _plain(part: Any) -> Any:
-    """Hugging Face's containers as plain dicts, which torch's trees know."""
-    return dict(part) if isinstance(part, Mapping) and not isinstance(part, dict) else part
+    """Hugging Face's containers as plain dicts, which torch's trees know; NumPy's arrays as tensors."""
+    if isinstance(part, Tensor):
+        return part
+    part = dict(part) if isinstance(part, Mapping) and not isinstance(part, dict) else part
+    return tree_map(lambda leaf: torch.as_tensor(leaf) if isinstance(leaf, np.ndarray) else leaf, part)
 
 
 def _of_columns(net: AnytimeNetwork, columns: dict[str, Any]) -> Batch:

@@ -1,4 +1,4 @@
-"""What each exit costs: multiply-accumulates and parameters. (Seconds are in ``latency.py``.)"""
+"""What each exit costs: multiply-accumulates and parameters. (Seconds are in ``inference/latency.py``.)"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
+from anytime.errors import AnytimeError
 from anytime.meta import on_meta, shapes
 from anytime.network import AnytimeNetwork, eval_mode, tensors_of
 
@@ -68,6 +69,10 @@ def costs(net: AnytimeNetwork, example: Any) -> Costs:
         >>> f"{anytime.costs(net, torch.zeros(1, 3, 32, 32)).macs[-1] / 1e6:.1f} million"
         '125.6 million'
     """
+    if not hasattr(net, "units"):
+        raise AnytimeError(
+            f"costs expects an AnytimeNetwork, not a {type(net).__name__}: anytime.convert(model, example) makes one"
+        )
     if hasattr(net, "stated_costs"):  # an exported network's, counted when it was exported
         return net.stated_costs(example)  # type: ignore[operator]
     if not getattr(net, "paused_because", None):
@@ -97,7 +102,7 @@ def form_of(x: Any) -> Form:
 
 
 def counting() -> FlopCounterMode:
-    """A context that counts the operations of this thread, attention on processors included."""
+    """A context that counts the operations of this thread, attention on CPUs included."""
     counter = FlopCounterMode(display=False, custom_mapping=_ATTENTION)
     # Totals are all that is needed. The tracker of modules would register hooks that run in every thread.
     tracker = SimpleNamespace(parents={"Global"}, __enter__=lambda: None, __exit__=lambda: None)

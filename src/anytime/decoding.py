@@ -1,6 +1,7 @@
 """Encoded image files to RGB images of 8 bits per channel."""
 
 import io
+import zlib
 from collections.abc import Iterable
 from typing import Any
 
@@ -38,11 +39,7 @@ def decode_image(content: bytes, formats: Iterable[str] = FORMATS, largest: int 
     transparent parts are shown on white. Pixels without a known range, such as floats, are refused with
     ``ValueError``; what Pillow cannot decode raises whatever its decoders raise.
     """
-    image = open_image(content, formats, largest)
-    if image.format == "PNG":
-        image.verify()  # compares checksums, which decoding does not; the image cannot be used afterwards
-        image = open_image(content, formats, largest)
-    return to_rgb(image)
+    return to_rgb(open_image(content, formats, largest))
 
 
 def to_rgb(image: Any) -> Any:
@@ -69,4 +66,18 @@ def open_image(content: bytes, formats: Iterable[str] = FORMATS, largest: int = 
     image = require("PIL.Image", "data").open(io.BytesIO(content), formats=list(formats))
     if image.width * image.height > largest:
         raise ValueError(f"it has {image.width}×{image.height} pixels; at most {largest:,} are allowed")
+    if image.format == "PNG":
+        check_png(content)
     return image
+
+
+def check_png(content: bytes) -> None:
+    """Compare the checksums of a PNG file's parts, which decoding does not; raises ``ValueError`` if one is wrong."""
+    at, kind = 8, b""
+    while kind != b"IEND":
+        if at + 12 > len(content) or (end := at + 8 + int.from_bytes(content[at : at + 4])) + 4 > len(content):
+            raise ValueError("the file is cut short")
+        kind = content[at + 4 : at + 8]
+        if zlib.crc32(memoryview(content)[at + 4 : end]) != int.from_bytes(content[end : end + 4]):
+            raise ValueError(f"the file is damaged: the checksum of its part {kind.decode('latin-1')} is wrong")
+        at = end + 4

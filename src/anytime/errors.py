@@ -8,11 +8,11 @@ from types import ModuleType
 
 
 class AnytimeError(ValueError):
-    """Something the caller can put right: the message says how. The command line shows it as one line."""
+    """An error that the caller can fix: the message says how. The command line shows it as one line."""
 
 
 class MissingExtraError(AnytimeError, ImportError):
-    """A package is not installed that only part of this library needs."""
+    """A package that only part of this library needs is not installed."""
 
 
 class NonFiniteLossError(AnytimeError, ArithmeticError):

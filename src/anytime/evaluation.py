@@ -16,7 +16,7 @@ from anytime.data.dataset import Data
 from anytime.data.images import Images, Take
 from anytime.data.stream import Stream
 from anytime.errors import AnytimeError
-from anytime.losses import Function, by_exit, cross_entropy
+from anytime.losses import Function, by_exit, check_function, cross_entropy
 from anytime.metrics import SHARES, error
 from anytime.network import AnytimeNetwork, eval_mode
 
@@ -142,6 +142,8 @@ def evaluate(
     exits = sorted(net.exit_indices(only))
     loss = cross_entropy if loss is None and metric in (None, error) else loss
     metric = error if metric is None else metric
+    check_function("metric", metric)
+    check_function("loss", loss or metric)
     if isinstance(data, Data):
         images = data.test if images is None else images
         if images is not None and not isinstance(images, Images | Stream):
@@ -302,5 +304,5 @@ def _outputs(net: AnytimeNetwork, batch: Batch) -> tuple[Tensor, Tensor]:
             f"labels from {int(labels.min())} to {int(labels.max())}: there are {logits.shape[-1]} classes"
         )
     if not logits.isfinite().all():
-        raise AnytimeError("the network's answers are infinite or no numbers for some of these samples")
+        raise AnytimeError("the network's logits are infinite or NaN for some of these samples")
     return logits, labels.cpu()

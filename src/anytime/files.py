@@ -311,7 +311,7 @@ def _check_header(path: Path) -> None:
 
 
 def _tensors_checksum(tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> str:
-    """Names, types, shapes and bytes. SHA-256 is what processors have instructions for: 415 MB in 0.4 s."""
+    """Names, types, shapes and bytes. CPUs have instructions for SHA-256: 415 MB in 0.4 s."""
     digest = hashlib.sha256(_checksum(header).encode())
     for name, tensor in sorted(tensors.items()):
         digest.update(json.dumps([name, str(tensor.dtype), tensor.shape]).encode())

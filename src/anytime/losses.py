@@ -28,14 +28,14 @@ def cross_entropy(outputs: Tensor, targets: Tensor, *, label_smoothing: float = 
         >>> cross_entropy(torch.tensor([[0.0, 0.0], [9.0, 0.0]]), torch.tensor([0, 0])).round(decimals=2)
         tensor([0.6900, 0.0000])
     """
-    if outputs.ndim != 2 or targets.shape not in (outputs.shape[:1], outputs.shape):
+    if outputs.ndim != 2 or _shape(targets) not in (outputs.shape[:1], outputs.shape):
         raise _unfit("cross_entropy", outputs, targets, "logits N × C and N class numbers", _other(outputs))
-    return F.cross_entropy(outputs, targets, reduction="none", label_smoothing=label_smoothing)
+    return _classes(outputs, targets, reduction="none", label_smoothing=label_smoothing)
 
 
 def multi_label(outputs: Tensor, targets: Tensor) -> Tensor:
     """Binary cross-entropy of N × C logits and as many zeros and ones, the mean over the C labels."""
-    if outputs.shape != targets.shape:
+    if outputs.shape != _shape(targets):
         raise _unfit("multi_label", outputs, targets, "logits N × C and N × C zeros and ones")
     each = F.binary_cross_entropy_with_logits(outputs, targets.to(outputs.dtype), reduction="none")
     return each.flatten(1).mean(1)
@@ -75,7 +75,7 @@ def pixel_cross_entropy(outputs: Tensor, targets: Tensor, *, label_smoothing: fl
     Outputs of another size, as many models have them, are interpolated to that of the targets.
     """
     outputs = resized("pixel_cross_entropy", outputs, targets)
-    each = F.cross_entropy(outputs, targets, ignore_index=IGNORED, reduction="none", label_smoothing=label_smoothing)
+    each = _classes(outputs, targets, ignore_index=IGNORED, reduction="none", label_smoothing=label_smoothing)
     return mean_of_counted(each, targets)
 
 
@@ -90,7 +90,7 @@ def token_cross_entropy(outputs: Tensor, targets: Tensor, *, label_smoothing: fl
     """
     check_tokens("token_cross_entropy", outputs, targets)
     flat, wanted = outputs.flatten(0, 1), targets.flatten()
-    each = F.cross_entropy(flat, wanted, ignore_index=IGNORED, reduction="none", label_smoothing=label_smoothing)
+    each = _classes(flat, wanted, ignore_index=IGNORED, reduction="none", label_smoothing=label_smoothing)
     return mean_of_counted(each.view(targets.shape), targets)
 
 
@@ -157,6 +157,15 @@ class MultiTask:
         return torch.stack([per_sample(values, samples, "the loss of a task") for values in each], 1)
 
 
+def check_function(name: str, function: Any) -> None:
+    """Refuse a loss or metric that cannot be called."""
+    if not callable(function):
+        raise AnytimeError(
+            f"{name}={function!r}: expected a function of (outputs, targets) that returns one number per sample, e.g. "
+            "anytime.losses.cross_entropy"
+        )
+
+
 def tasks_of(loss: Any) -> int:
     """How many losses a loss is."""
     return len(loss.tasks) if isinstance(loss, MultiTask) else 1
@@ -181,25 +190,38 @@ def per_sample(values: Any, samples: int, what: str) -> Tensor:
 def by_exit(function: Function, outputs: Sequence[Any], targets: Any, what: str = "the loss") -> Tensor:
     """A loss or metric of every exit and sample: L × N, or L × N × T for several tasks."""
     outputs = stacked(outputs)
-    if isinstance(outputs, Tensor) and getattr(function, "rowwise", False) and _one_each(targets):
+    if isinstance(outputs, Tensor) and getattr(function, "rowwise", False) and _one_each(targets, outputs.shape[1]):
         # All exits in one pass, which takes a fraction of the time of many small ones.
         exits, samples = outputs.shape[:2]
         return function(outputs.flatten(0, 1), targets.repeat(exits)).view(exits, samples)
     values = [function(output, targets) for output in outputs]
     if isinstance(function, MultiTask):
         return torch.stack(values)
+    for value, output in zip(values, outputs, strict=True):
+        _check_pairs(value, output, what)
     return torch.stack([per_sample(value, len(o), what) for value, o in zip(values, outputs, strict=True)])
 
 
 def stacked(outputs: Sequence[Any]) -> Sequence[Any]:
-    """Logits of the same shape N × C as one tensor, whatever else as it is."""
+    """Logits of the same shape N × C as one tensor; anything else is returned unchanged."""
     if isinstance(outputs, Tensor) or not all(isinstance(o, Tensor) and o.ndim == 2 for o in outputs):
         return outputs
     return torch.stack(list(outputs)) if len({o.shape for o in outputs}) == 1 else outputs  # type: ignore[return-value]
 
 
-def _one_each(targets: Any) -> bool:
-    return isinstance(targets, Tensor) and targets.ndim == 1
+def _one_each(targets: Any, samples: int) -> bool:
+    return isinstance(targets, Tensor) and targets.ndim == 1 and len(targets) == samples
+
+
+def _check_pairs(values: Any, output: Any, what: str) -> None:
+    """Refuse a number for each pair of samples, which comes of subtracting N targets from N × 1 outputs."""
+    samples = len(output)
+    pairs = isinstance(values, Tensor) and values.shape == (samples, samples) and samples > 1
+    if pairs and isinstance(output, Tensor) and samples not in output.shape[1:]:
+        raise AnytimeError(
+            f"{what} returned {samples} × {samples} numbers for {samples} samples with outputs of shape "
+            f"{tuple(output.shape)}: each output met every target; use outputs.squeeze(1), or anytime.losses.squared"
+        )
 
 
 cross_entropy.rowwise = True  # type: ignore[attr-defined]
@@ -213,7 +235,8 @@ def mean_of_counted(each: Tensor, targets: Tensor) -> Tensor:
 
 def resized(name: str, outputs: Tensor, targets: Tensor) -> Tensor:
     """Logits for each pixel, at the size of the targets."""
-    if outputs.ndim < 3 or targets.ndim != outputs.ndim - 1 or len(targets) != len(outputs):
+    shape = _shape(targets)
+    if outputs.ndim < 3 or shape is None or len(shape) != outputs.ndim - 1 or shape[0] != len(outputs):
         raise _unfit(name, outputs, targets, "logits N × C × H × W and class numbers N × H × W")
     if outputs.shape[2:] == targets.shape[1:]:
         return outputs
@@ -223,15 +246,37 @@ def resized(name: str, outputs: Tensor, targets: Tensor) -> Tensor:
 
 def check_tokens(name: str, outputs: Tensor, targets: Tensor) -> None:
     """Refuse other shapes than N × T × C and N × T."""
-    if outputs.ndim != 3 or targets.shape != outputs.shape[:2]:
+    if outputs.ndim != 3 or _shape(targets) != outputs.shape[:2]:
         raise _unfit(name, outputs, targets, "logits N × T × C and class numbers N × T")
 
 
 def _like(outputs: Tensor, targets: Tensor, name: str) -> Tensor:
+    if not isinstance(targets, Tensor):
+        raise _unfit(name, outputs, targets, "as many targets as outputs, in a tensor")
     targets = targets[:, None] if targets.ndim == 1 and outputs.ndim == 2 else targets
     if targets.shape != outputs.shape:
         raise _unfit(name, outputs, targets, "as many targets as outputs")
     return targets.to(outputs.dtype)
+
+
+def _classes(outputs: Tensor, targets: Tensor, **options: Any) -> Tensor:
+    """Cross-entropy; class numbers may be integers of any type."""
+    if targets.is_floating_point() and targets.shape != outputs.shape:
+        raise AnytimeError(
+            f"the targets are {targets.dtype}; expected class numbers, which are integers: targets.long(); for numbers "
+            "to predict use anytime.losses.squared or absolute"
+        )
+    try:
+        return F.cross_entropy(outputs, targets if targets.is_floating_point() else targets.long(), **options)
+    except IndexError as error:  # on a CPU; a GPU says so in its own words
+        raise AnytimeError(
+            f"the targets are class numbers from {targets.min()} to {targets.max()}, and the network has "
+            f"{outputs.shape[1]} outputs: classes are numbered from 0, and there must be an output for each"
+        ) from error
+
+
+def _shape(targets: Any) -> Any:
+    return targets.shape if isinstance(targets, Tensor) else None
 
 
 def _other(outputs: Tensor) -> str:
@@ -239,7 +284,8 @@ def _other(outputs: Tensor) -> str:
 
 
 def _unfit(name: str, outputs: Tensor, targets: Any, wanted: str, hint: str = "") -> AnytimeError:
-    shown = tuple(targets.shape) if isinstance(targets, Tensor) else type(targets).__name__
+    shown = tuple(targets.shape) if isinstance(targets, Tensor) else f"in a {type(targets).__name__}"
+    hint = hint if isinstance(targets, Tensor) else "; make them a tensor: torch.tensor(targets)"
     return AnytimeError(
         f"{name} got outputs of shape {tuple(outputs.shape)} and targets {shown}; it takes {wanted}{hint}"
     )

@@ -295,3 +295,25 @@ def test_ensembles_say_what_is_wrong(run, line, said):
     code, _, err = run(line)
     assert code == 2
     assert said in err
+
+
+def test_a_run_of_fit_needs_no_command(run, tmp_path):
+    """A run that ``anytime.fit`` wrote says itself what it was trained on."""
+    data = anytime.load_data("digits").subset(60)
+    net = anytime.create_model("resann-1-4", num_classes=10, in_channels=1)
+    anytime.fit(net, data, "opt-2", epochs=1, output=tmp_path / "a", show=False)
+    code, out, err = run("evaluate a --device cpu")
+    assert code == 0, err
+    assert "resann-1-4, opt-2, on digits" in out
+    assert out.count("–") == 2, "exits that were not trained are not evaluated"
+    pets = anytime.Data(data.train, data.validation, data.test, data.classes, name="pets")
+    net = anytime.create_model("resann-1-4", num_classes=10, in_channels=1)
+    anytime.fit(net, pets, epochs=1, output=tmp_path / "b", show=False)
+    for command in ("evaluate b", "calibrate b --budget 0.5"):
+        code, _, err = run(f"{command} --device cpu")
+        assert (code, err.count("\n")) == (2, 1)
+        assert "unknown data 'pets'" in err
+        assert "name the images with --data" in err
+    code, out, err = run("calibrate b --budget 0.5 --data digits --device cpu")
+    assert code == 0, err
+    assert " k MACs per sample (50.0% of the whole network)" in out

@@ -54,6 +54,14 @@ def test_requests_at_one_stage_share_a_batch_up_to_the_largest():
     assert scheduler_of(known, *large).decide(0.0).run == [large[0], large[2]]
 
 
+def test_few_that_wait_let_many_go_first_as_long_as_they_can():
+    known = tables([0.5, 0.7, 0.9], largest=8, fixed=1.0, seconds=0.1)
+    many = [Task(i, 100.0, stage=1, exit=0) for i in range(6)]
+    assert scheduler_of(known, *many, Task(6, 90.0)).decide(0.0).run == many
+    soon = Task(6, 2.0)
+    assert scheduler_of(known, *many, soon).decide(0.0).run == [soon]
+
+
 def test_tasks_of_other_forms_share_no_batch():
     known = tables([0.5, 0.9], largest=4)
     tasks = [Task(i, 1000.0, form=i % 2) for i in range(4)]

@@ -135,7 +135,7 @@ def test_streams_generators_and_empty_loaders():
     assert [each["lr"] for each in history] == [0.0075, 0.0025]
     same_steps = train(small(), batches, lr=1e-2).history
     assert without_time(same_steps)[0]["train"] == without_time(train(small(), Stream(), lr=1e-2).history)[0]["train"]
-    with pytest.raises(anytime.AnytimeError, match="no batches in epoch 2; pass what can be iterated"):
+    with pytest.raises(anytime.AnytimeError, match="no batches in epoch 2: pass what can be iterated"):
         train(small(), iter(batches))
     with pytest.raises(anytime.AnytimeError, match="no batches in epoch 1"):
         train(small(), [])

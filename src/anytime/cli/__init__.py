@@ -22,7 +22,7 @@ def main() -> NoReturn:
     """Run the command. Errors that a user can fix are one line on standard error, with exit code 2."""
     stop_with_parent()
     words = sys.argv[1:] or ["--help"]
-    if "--trust" in words:  # for whatever the command loads, so it may stand anywhere
+    if "--trust" in words:  # applies to everything that the command loads, so it may stand anywhere
         words.remove("--trust")
         os.environ[TRUST] = "1"
     try:
@@ -42,7 +42,7 @@ def _explain(error: Exception) -> str | None:
     """The message for a user's error; None for all others, which are ours and are shown with their traceback."""
     if isinstance(error, AnytimeError):
         return str(error)
-    if hasattr(error, "format_message"):  # typer's own, about unknown options and the like
+    if hasattr(error, "format_message"):  # typer's own: unknown options, missing arguments
         command = error.ctx.command_path if getattr(error, "ctx", None) else "anytime"  # type: ignore[attr-defined]
         return f"{error.format_message()} (see: {command} --help)"  # type: ignore[attr-defined]
     if isinstance(error, MemoryError | torch.OutOfMemoryError):

@@ -75,8 +75,9 @@ def last_weights(folder: Path) -> list[float] | None:
 
 
 def title_of(asked: dict[str, Any]) -> str:
-    """The model, scheme and data of a run."""
-    return f"{asked.get('model', '')}, {asked.get('scheme', '')}, on {Path(asked.get('data', '')).name}"
+    """The model, scheme and data of a run, as far as they are known."""
+    data = f"on {Path(asked['data']).name}" if asked.get("data") else ""
+    return ", ".join(filter(None, [asked.get("model"), asked.get("scheme"), data]))
 
 
 def draw_curves(folders: dict[str, Path], curves: dict[str, Curve], path: Path, title: str) -> None:

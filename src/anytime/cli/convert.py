@@ -16,6 +16,7 @@ from anytime.network import AnytimeNetwork
 from anytime.saving import load, save
 
 EXITS = "Number of exits, or the modules after which to exit: layer1,layer2 (for constructors)."
+PRETRAINED = "Start from the weights that timm or torchvision downloads, or has in its cache."
 OPTIONS = "An option of the constructor: img_size=32. Repeatable."
 
 
@@ -29,15 +30,19 @@ def convert(
     exits: Annotated[str, Option(help=EXITS)] = "4",
     option: Annotated[list[str] | None, Option(help=OPTIONS)] = None,
     size: Annotated[int | None, Option(help="Height and width that images are resized to.")] = None,
+    pretrained: Annotated[bool, Option("--pretrained", help=PRETRAINED)] = False,
     seed: Annotated[int, Option(help="Seed of the initial weights.")] = 0,
 ) -> None:
-    """Build a model of timm, torchvision, transformers or your own, add exits and save it; its weights are random.
+    """Build a model of timm, torchvision, transformers or your own, add exits and save it.
+
+    Its weights are random, or those of timm and torchvision with --pretrained.
 
     The folder names the constructor, which builds it again; nothing is pickled. A function of your own is only called
     by other commands if they are told to trust the folder: --trust.
 
     Examples:
     - `anytime convert timm:resnet18 --exits 4 --data cifar10 --output runs/r18`
+    - `anytime convert timm:resnet18 --pretrained --size 224 --data photos/ --output runs/r18`
     - `anytime train --model runs/r18 --data cifar10 --output runs/r18-trained`
     - `anytime convert my_package.models:build --exits 3 --data photos/ --output runs/mine`
     """
@@ -48,7 +53,8 @@ def convert(
         )
     images = load_data(data, size=size)
     torch.manual_seed(seed)
-    net = network({"model": model, "exits": exits, "option": option or []}, images, trust=True)
+    asked = {"model": model, "exits": exits, "option": option or [], "pretrained": pretrained}
+    net = network(asked, images, trust=True)
     net.preprocessing = images.preprocessing
     about: dict[str, Any] = {"data": data, "model": model} | ({} if size is None else {"size": size})
     save(net, output, **about)
@@ -65,8 +71,9 @@ def network(asked: dict[str, Any], images: Data, trust: bool = False) -> Anytime
         if not trust and name.partition(":")[0] not in LIBRARIES:
             raise AnytimeError(f"--model {name} may be any code that is installed here: name it again, or add --trust")
         options = options_for(name, classes, channels, dict(map(_option, asked.get("option", []))))
-        return build_converted(name, images.shape, _exits(asked.get("exits", "4")), options, trust=trust)
-    if strange := [f"--{key}" for key in ("exits", "option") if asked.get(key)]:
+        wanted = {"trust": trust, "pretrained": asked.get("pretrained", False)}
+        return build_converted(name, images.shape, _exits(asked.get("exits", "4")), options, **wanted)
+    if strange := [f"--{key}" for key in ("exits", "option", "pretrained") if asked.get(key)]:
         raise AnytimeError(f"{strange[0]} is for constructors such as timm:resnet18, not for {name}")
     if Path(name).is_dir():
         net = load(name)

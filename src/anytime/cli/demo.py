@@ -73,7 +73,9 @@ def demo(
     show(savings_table(result.curve, points, "1. The error on 500 test images for a part of the network's cost"))
     last, full = result.curve.errors[-1] or 0.0, result.curve.costs.macs[-1]
     cheapest = min((point.cost for point in points if point.error <= last + 0.002), default=full)
-    print(f"{cheapest / full:.0%} of the cost give the error of the whole network, {last:.1%}, to within 0.2 points.\n")
+    print(
+        f"{cheapest / full:.0%} of the cost gives the error of the whole network, {last:.1%}, to within 0.2 points.\n"
+    )
     show(deadlines_table(kept, "2. All 500 test images at once, before a deadline"))
     print(f"Without exits there is no answer before {kept[0].milliseconds / kept[0].share:.1f} ms.\n")
     picture = output / "demo.png"

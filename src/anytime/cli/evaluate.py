@@ -1,6 +1,7 @@
 """``anytime evaluate`` and ``anytime calibrate``."""
 
 import json
+import re
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,7 +10,7 @@ import torch
 
 import anytime
 from anytime.cli.app import DEVICES, Option, app, device_named, draw_curves, drawing, last_weights, title_of, typer
-from anytime.cli.tables import budgets_table, curve_table, show
+from anytime.cli.tables import budgets_table, curve_table, millions, show
 from anytime.data.dataset import Data
 from anytime.data.loading import load_data
 from anytime.errors import AnytimeError
@@ -50,9 +51,10 @@ def evaluate_command(
         raise AnytimeError(f"--score {score} must be one of {', '.join(SCORES)}")
     asked = asked_of(run)
     net = load(run).to(device_named(device))
-    images = prepared(net, run, load_data(data or asked.get("data", "digits"), size=asked.get("size")))
-    only = anytime.create_scheme(asked.get("scheme", "const"), net.exits)
-    curve = evaluate(net, images, only=getattr(only, "only", None))
+    images = prepared(net, run, data_of(run, data))
+    scheme = asked.get("scheme", "run")
+    trained = getattr(anytime.create_scheme(scheme, net.exits), "only", None) if scheme.startswith("opt") else None
+    curve = evaluate(net, images, only=trained)
     table = _opt_table(opt or [])
     increase = curve.increase_over(table)
     if as_json:
@@ -69,10 +71,9 @@ def evaluate_command(
         exit, error = curve.at(fraction)
         reached = "not evaluated" if error is None else f"{error:.2%} error"
         print(f"at {fraction:4.0%} of the cost: exit {exit + 1} ({curve.costs.fractions[exit]:.1%} used), {reached}")
-    name = asked.get("scheme", "run")
     picture = run / ("curve.png" if data is None else f"curve-{images.name}.png")
     with drawing():
-        draw_curves({name: run}, {name: curve}, picture, title_of({**asked, "data": images.name}))
+        draw_curves({scheme: run}, {scheme: curve}, picture, title_of({**asked, "data": images.name}))
     if budgets:
         points = _sweep(net, images, curve, score)
         write_json(
@@ -115,6 +116,7 @@ def calibrate_command(
     unit: Annotated[str, Option(help="Unit of the budget: fraction, macs or seconds.")] = "fraction",
     score: Annotated[str, Option(help=f"How an exit's confidence is measured: {', '.join(SCORES)}.")] = "confidence",
     as_json: Annotated[bool, Option("--json", help="Print only JSON.")] = False,
+    data: Annotated[str | None, Option(help="Other validation and test images than the run's.")] = None,
     device: Annotated[str, Option(help=DEVICES)] = "auto",
 ) -> None:
     """Find the thresholds at which samples leave early, so that their average cost meets a budget or a risk is kept.
@@ -129,9 +131,8 @@ def calibrate_command(
     """
     if (budget is None) == (risk is None) or (risk is None and delta is not None):
         raise AnytimeError("give either --budget, or --risk with or without --delta (see: anytime calibrate --help)")
-    asked = asked_of(run)
     net = load(run).to(device_named(device))
-    images = prepared(net, run, load_data(asked.get("data", "digits"), size=asked.get("size")))
+    images = prepared(net, run, data_of(run, data))
     where = next(net.parameters()).device
     batches = images.batches(images.validation, device=where)
     policy = anytime.calibrate(net, batches, budget, unit, score, risk=risk, delta=delta)
@@ -151,18 +152,46 @@ def calibrate_command(
             f"at most {risk:.2%} of accuracy lost, {'on average' if delta is None else f'in {1 - delta:.0%} of cases'}"
         )
     print(
-        f"budget {policy.budget:.4g} {policy.unit} per sample ({policy.budget / policy.costs[-1]:.1%} of the whole "
-        f"network)\non {len(exits):,} test images: {spent:.4g} spent ({spent / policy.budget - 1:+.1%} of the budget), "
-        f"{error:.2%} error; with all samples at the last exit: {whole:.2%}\n"
+        f"budget {_amount(policy, policy.budget)} per sample ({policy.budget / policy.costs[-1]:.1%} of the whole "
+        f"network)\non {len(exits):,} test images: {_amount(policy, spent)} spent ({spent / policy.budget - 1:+.1%} "
+        f"against the budget), {error:.2%} error; with all samples at the last exit: {whole:.2%}\n"
         f"Wrote {path}; use it with: anytime.Policy.load({str(run)!r}).predict(net, batch)"
     )
 
 
+def _amount(policy: anytime.Policy, cost: float) -> str:
+    return f"{millions(cost)} MACs" if policy.unit == "macs" else f"{cost:.4g} seconds"
+
+
 def asked_of(folder: Path) -> dict[str, Any]:
-    """What a run was asked for; of a model that ``anytime convert`` wrote, its data."""
+    """The model, data and scheme of a run; of a model that ``anytime convert`` wrote, its model and data."""
     if not (folder / "run.json").is_file() and (folder / CONFIG).is_file():
         return read_json(folder / CONFIG, sealed=True).get("about", {})
-    return read_run(folder).get("asked", {})
+    run = read_run(folder)
+    if "asked" in run:
+        return run["asked"]
+    # A run of anytime.fit: its facts instead of the options of a command.
+    model, data = (part if isinstance(part := run.get(key), dict) else {} for key in ("model", "data"))
+    scheme, alone = (
+        str(run.get("scheme", "run")),
+        re.match(r"OnlyExit\(exits=\d+, exit=(\d+)\)", str(run.get("scheme"))),
+    )
+    found = {"model": model.get("model"), "data": data.get("name")}
+    found["scheme"] = f"opt-{int(alone[1]) + 1}" if alone else scheme.partition("(")[0]
+    return {key: value for key, value in found.items() if value}
+
+
+def data_of(run: Path, other: str | None = None, option: str = "--data") -> Data:
+    """The data of a run, or others; ``option`` is how the command names others."""
+    asked = asked_of(run)
+    if not (other or asked.get("data")):
+        raise AnytimeError(f"{run} does not say which images it was trained on: name some with {option}")
+    try:
+        return load_data(other or asked["data"], size=asked.get("size"))
+    except AnytimeError as error:
+        if other:
+            raise
+        raise AnytimeError(f"the data of {run}: {error}; name the images with {option}") from error
 
 
 def prepared(net: AnytimeNetwork, run: Path, images: Data) -> Data:
@@ -176,7 +205,7 @@ def _opt_table(sources: list[Path]) -> dict[int, float]:
     table: dict[int, float] = {}
     for source in sources:
         if source.is_dir():
-            if not str(read_run(source).get("asked", {}).get("scheme", "")).startswith("opt"):
+            if not str(asked_of(source).get("scheme", "")).startswith("opt"):
                 raise AnytimeError(f"{source} is not the run of one exit alone: train it with --scheme opt-I")
             errors = read_json(source / "evaluation.json").get("errors", [])
             table |= {exit: error for exit, error in enumerate(errors) if error is not None}

@@ -7,13 +7,11 @@ from typing import Annotated, Any
 
 import anytime
 from anytime.cli.app import DATA, Option, app, typer
-from anytime.cli.evaluate import prepared
+from anytime.cli.evaluate import data_of, prepared
 from anytime.cli.tables import quantized_table, show
-from anytime.data.loading import load_data
 from anytime.errors import AnytimeError, check_integer
 from anytime.export.backend import example_for, export_run
 from anytime.saving import load
-from anytime.training.run_folder import read_run
 
 CALIBRATION = 256
 """Training images that --int8 looks at."""
@@ -67,8 +65,7 @@ def _quantize(
     run: Path, net: anytime.AnytimeNetwork, data: str | None, tolerate: float, target: Path, options: dict[str, Any]
 ) -> None:
     """Export in floats, then in integers: calibrated with training images, errors from test images."""
-    asked = read_run(run).get("asked", {}) if data is None else {}
-    images = prepared(net, run, load_data(data or asked.get("data", "digits"), size=asked.get("size")))
+    images = prepared(net, run, data_of(run, data, "--calibrate"))
     test = images.test or images.validation
     some = images.batches(images.train, batch_size=CALIBRATION // 4)
     with tempfile.TemporaryDirectory() as place:

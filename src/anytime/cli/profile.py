@@ -67,7 +67,8 @@ def profile(
         record |= {f"{name}_seconds": profile.through for name, profile in others.items()}
         print(json.dumps(record, indent=2))
         return
-    about = f"{channels}×{size}×{size}, batch {batch}, {where}, {torch.get_num_threads()} threads, median of {repeats}"
+    used = torch.get_num_threads()
+    about = f"{channels}×{size}×{size}, batch {batch}, {where}, {used} thread{'s' * (used > 1)}, median of {repeats}"
     show(profile_table(cost, measured, f"{model}: {about}", others))
     if path:
         print(f"Wrote {path}: anytime.predict(anytime.load({model!r}), x, deadline=…) uses it")
@@ -102,7 +103,7 @@ def _on_others(
 
 @app.command()
 def models(pattern: Annotated[str, typer.Argument(help="A pattern of names, e.g. 'resann-9-*'.")] = "*") -> None:
-    """List the models, their costs and where the paper describes them.
+    """List the models, their costs and the sections of the paper that describe them.
 
     Examples:
     - `anytime models 'resann-*-32'`

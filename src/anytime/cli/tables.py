@@ -25,18 +25,18 @@ def show(table: Any) -> None:
 def _table(title: Any, *columns: str) -> Any:
     table = require("rich.table", "cli").Table(title=title, title_justify="left", title_style="bold")
     for column in columns:
-        table.add_column(column, justify="left" if column in ("model", "in the paper", "class") else "right")
+        table.add_column(column, justify="left" if column in ("model", "source", "class") else "right")
     return table
 
 
-def millions(number: int) -> str:
-    """A count in millions, with two decimals.
+def millions(number: float) -> str:
+    """A count in millions, or in thousands if it is small.
 
     Examples:
         >>> millions(125_585_856), millions(20_480)
-        ('125.59 M', '0.02 M')
+        ('125.59 M', '20.5 k')
     """
-    return f"{number / 1e6:,.2f} M"
+    return f"{number / 1e6:,.2f} M" if number >= 1e5 else f"{number / 1e3:.1f} k"
 
 
 def curve_table(
@@ -64,7 +64,7 @@ def curve_table(
 def profile_table(cost: Costs, profile: Profile, title: str, others: Mapping[str, Profile] | None = None) -> Any:
     """For each exit cumulative MACs, parameters and milliseconds; those of other backends beside them."""
     others = others or {}
-    names = [f"{name} {what}" for name in others for what in ("milliseconds", "skipped")]
+    names = [f"{name}{what}" for name in others for what in (" milliseconds", ", heads skipped")]
     table = _table(title, "exit", "MACs", "% of cost", "parameters", "milliseconds", "earlier heads skipped", *names)
     profiles = [profile, *others.values()]
     for i, (macs, share, params) in enumerate(zip(cost.macs, cost.fractions, cost.params, strict=True)):
@@ -94,8 +94,8 @@ def prediction_table(classes: list[tuple[str, float]], prediction: Prediction, e
 
 
 def models_table(models: dict[str, str]) -> Any:
-    """Model, image size, exits, MACs and parameters (10 classes; ImageNet models 1000), and where the paper has it."""
-    table = _table("", "model", "image", "exits", "MACs", "parameters", "in the paper")
+    """Model, image size, exits, MACs and parameters (10 classes; ImageNet models 1000), and where it is from."""
+    table = _table("", "model", "image", "exits", "MACs", "parameters", "source")
     for name, source in models.items():
         with torch.device("meta"):
             net = create_model(name)
@@ -108,7 +108,10 @@ def models_table(models: dict[str, str]) -> Any:
 
 def savings_table(curve: Curve, points: list[Budgeted], title: str) -> Any:
     """The error at parts of the cost: all samples stop at the same exit, or easy ones leave early."""
-    table, full = _table(title, "at most", "all stop at the same exit", "easy ones leave early"), curve.costs.macs[-1]
+    table, full = (
+        _table(title, "cost at most", "all stop at the same exit", "easy ones leave early"),
+        curve.costs.macs[-1],
+    )
     for fraction in FRACTIONS:
         exit, error = curve.at(fraction)
         early = [point for point in points if point.cost <= fraction * full][-1:] or points[:1]

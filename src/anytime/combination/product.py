@@ -15,9 +15,9 @@ class Product(Rule):
 
         p_m(y) ∝ Π_{i≤m} [f_i(y)]_+^{w_i} ,        w_i = (i/L)^k .
 
-    A class to which an exit gives a low logit is all but ruled out, and stays so. Thus the probability of the true
-    class rarely falls once it is high, as a robot that acts while it thinks needs. Later exits count more, and early
-    answers are less sure of themselves than the exits' own. [f]_+ is the softplus ln(1 + e^f); the paper mostly uses
+    A class to which an exit gives a low logit is all but ruled out, and stays so. So the probability of the true class
+    rarely falls once it is high, which matters to a robot that acts while it still computes. Later exits count more,
+    and early answers are less confident than the exits' own. [f]_+ is the softplus ln(1 + e^f); the paper mostly uses
     max(f, 0), which leaves no answer where all logits are negative, as weak early exits have them.
 
     Args:

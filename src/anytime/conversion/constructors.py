@@ -37,6 +37,7 @@ def build_converted(
     options: Mapping[str, Any] | None = None,
     *,
     trust: bool = False,
+    pretrained: bool = False,
 ) -> ConvertedNetwork:
     """Build a model by the name of its constructor and convert it; ``config`` says how to build it again.
 
@@ -46,6 +47,8 @@ def build_converted(
         exits: as for ``convert``.
         options: for the constructor; for a class of transformers, those of its config.
         trust: allow ``package.module:function``, which may be anything that is installed.
+        pretrained: start from the weights that timm or torchvision has for the model, which it downloads or finds in
+            its cache. A classifier for another number of classes keeps its random weights.
 
     Examples:
         >>> net = build_converted("anytime.models.layers:LinearHead", (8, 4, 4), 1, {"channels": 8, "num_classes": 3},
@@ -59,8 +62,15 @@ def build_converted(
         )
     options = dict(options or {})
     library, _, what = name.partition(":")
+    if pretrained and library not in _OPTIONS:
+        raise AnytimeError(
+            f"pretrained weights can be had for timm:NAME and torchvision:NAME, not for {name}; in Python convert any "
+            "model, e.g. anytime.convert(AutoModelForImageClassification.from_pretrained(…), example)"
+        )
     try:
-        if library in LIBRARIES:
+        if pretrained:
+            model = _pretrained(library, what, options)
+        elif library in LIBRARIES:
             model = _KNOWN[library](what, options)
         elif trust:
             model = _named(library, what)(**options)
@@ -120,6 +130,26 @@ def _timm(what: str, options: dict[str, Any]) -> nn.Module:
     timm = require("timm", "examples")
     _check("timm", what, timm.list_models(), options)
     return timm.create_model(what, pretrained=False, **options)
+
+
+def _pretrained(library: str, what: str, options: dict[str, Any]) -> nn.Module:
+    """A model with its library's weights; those of another shape, of a classifier, are left out."""
+    model = _KNOWN[library](what, options)  # refuses names and options that are not known
+    try:
+        if library == "timm":
+            return require("timm", "examples").create_model(what, pretrained=True, **options)
+        models = require("torchvision.models", "examples")
+        theirs = models.get_model_weights(what).DEFAULT.get_state_dict(progress=False, check_hash=True)
+    except Exception as error:
+        reason = " ".join(str(error).split())[:200]
+        raise AnytimeError(
+            f"the pretrained weights of {library}:{what} cannot be had ({type(error).__name__}: {reason}): connect to "
+            "the network once, so that they are in the cache, or start from random weights"
+        ) from error
+    own = model.state_dict()
+    fitting = {name: tensor for name, tensor in theirs.items() if name in own and own[name].shape == tensor.shape}
+    model.load_state_dict(fitting, strict=False)
+    return model
 
 
 def _torchvision(what: str, options: dict[str, Any]) -> nn.Module:

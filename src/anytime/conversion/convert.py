@@ -18,9 +18,10 @@ from anytime.conversion.heads import HeadFactory, HeadMaker
 from anytime.conversion.network import ConvertedNetwork, Exit
 from anytime.conversion.outputs import find_logits
 from anytime.conversion.pausing import Pause
-from anytime.conversion.stages import Trunk
+from anytime.conversion.sizes import Sizes
+from anytime.conversion.stages import Stage, Trunk, image_size
 from anytime.conversion.survey import Found, Survey, choose
-from anytime.conversion.verification import is_batch, observe, verify
+from anytime.conversion.verification import observe, two_samples, verify
 from anytime.errors import AnytimeError
 from anytime.network import AnytimeNetwork, eval_mode
 
@@ -42,8 +43,8 @@ def convert(
     Args:
         model: takes the example and returns logits: a tensor, or an object, dict or tuple that contains them.
         example: an input: a tensor, a dict of keyword arguments, or a tuple of arguments; samples along the first
-            dimension. One sample is enough. The network takes any number of samples, and any number of tokens if the
-            model does; images must have the size of the example's.
+            dimension. One sample is enough. The network takes any number of samples, and other numbers of tokens and
+            image sizes if the model does; the first image of another size takes as long as the conversion did.
         exits: the number of exits, spread evenly over the cost, the model's own output included; or the share of the
             cost between two exits (0.25 gives four); or the names of the modules after which to exit, in order. The
             model's own output is added unless hardly anything follows the last named module.
@@ -70,9 +71,9 @@ def convert(
     was_training = model.training
     with eval_mode(model), torch.no_grad():
         trunk = Trunk(model, logits or find_logits).eval()
-        example = _two_samples(example)
+        example = two_samples(example)
         survey = Survey(trunk, example)
-        heads = HeadFactory(model, survey.logits, head)
+        heads = HeadFactory(model, survey.logits, image_size(example), head)
         try:
             net = _by_graph(trunk, example, survey, exits, heads)
         except NotCaptured as reason:
@@ -141,9 +142,10 @@ def _by_graph(trunk: Trunk, example: Any, survey: Survey, exits: Any, heads: Hea
         value = value.movedim(found.batch_dim, 0)
         head, masked = heads.make(value, found.place[0], token, example[mask] if mask else None)
         made.append(Exit(head, index, found.batch_dim, (mask, masks[0]) if mask and masked else None, changed_later))
-    stages = [stage for stage, _, _ in cut]
+    stages = [Stage(trunk, part) for part, _, _ in cut]
     net = ConvertedNetwork(trunk, stages, [*made, Exit(nn.Identity(), cut[-1][1])], places, survey, None)
-    verify(net, example, survey, features)
+    verify(net, example, survey.logits, features)
+    stages[0].form = Sizes(net, extra)
     return net
 
 
@@ -193,14 +195,6 @@ def _samples_first(found: Found) -> tuple[int, ...]:
     assert found.shape is not None
     shape = list(found.shape)
     return (shape.pop(found.batch_dim), *shape)
-
-
-def _two_samples(example: Any) -> Any:
-    """With a single sample torch.export would treat the number of samples as a constant."""
-    batch = next(len(leaf) for leaf in tree_leaves(example) if isinstance(leaf, Tensor))
-    if batch > 1:
-        return example
-    return tree_map(lambda leaf: torch.cat([leaf, leaf]) if is_batch(leaf, 1) else leaf, example)
 
 
 def _form(leaf: Any) -> str:

@@ -5,6 +5,7 @@ import logging
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr
+from itertools import count
 from math import inf
 from operator import getitem
 from typing import Any
@@ -15,7 +16,7 @@ from torch.export.graph_signature import InputKind
 from torch.fx import Graph, Node
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 
-from anytime.conversion.stages import Inputs, Rows, Stage, StageFunction, Trunk, describe_size
+from anytime.conversion.stages import Inputs, Part, Rows, StageFunction, Trunk, describe_size
 
 CLASS_TOKENS = {"cls_token", "class_token", "class_embedding"}
 """What public libraries call the parameter of the class token."""
@@ -31,16 +32,17 @@ class Captured:
     Args:
         trunk: the model.
         example: an input of at least two samples.
+        any_size: also for images of other sizes than the example's, where torch.export finds that the graph allows it.
 
     Raises:
         NotCaptured: with the reason.
     """
 
-    def __init__(self, trunk: Trunk, example: Any) -> None:
+    def __init__(self, trunk: Trunk, example: Any, any_size: bool = False) -> None:
         self.trunk = trunk
         tensors = [leaf for leaf in tree_leaves(example) if isinstance(leaf, Tensor)]
         batch = len(tensors[0])
-        program = _export(trunk, example)
+        program = _export(trunk, example, any_size)
         self.nodes = [node for node in program.graph.nodes if _computes(node)]
         self.position = {node: i for i, node in enumerate(self.nodes)}
         self._read_signature(program)
@@ -72,16 +74,20 @@ class Captured:
             if spec.kind in (InputKind.PARAMETER, InputKind.BUFFER):
                 self.attributes[node] = spec.target
             elif spec.kind == InputKind.CONSTANT_TENSOR:
-                name = f"constant_{len(self.attributes)}"
+                name = self._unused("constant")
                 self.trunk.register_buffer(name, program.constants[spec.target], persistent=False)
                 self.attributes[node] = name
             elif spec.kind != InputKind.USER_INPUT:
                 raise NotCaptured(f"its graph takes {spec.kind.name.lower().replace('_', ' ')}")
         for node in program.graph.nodes:
             if node.op == "get_attr":
-                name = f"part_{node.target}".replace(".", "_")
+                name = self._unused("part")
                 self.trunk.add_module(name, getattr(program.graph_module, node.target))
                 self.attributes[node] = name
+
+    def _unused(self, kind: str) -> str:
+        """A name that no earlier graph of the model has given to anything of the trunk."""
+        return next(name for number in count() if not hasattr(self.trunk, name := f"{kind}_{number}"))
 
     def _describe_inputs(self, example: Any) -> None:
         leaves, spec = tree_flatten(example)
@@ -154,7 +160,7 @@ class Captured:
     def _is_batch(self, size: Any) -> bool:
         return _symbolic(size) and size.node.expr in self.symbols
 
-    def cut(self, ends: Sequence[Node], extra: Sequence[int]) -> list[tuple[Stage, int, list[int]]]:
+    def cut(self, ends: Sequence[Node], extra: Sequence[int]) -> list[tuple[Part, int, list[int]]]:
         """Cut the graph into stages, each of which ends when one of these values is computed.
 
         Args:
@@ -162,7 +168,7 @@ class Captured:
             extra: indices of inputs that heads need at every exit.
 
         Returns:
-            Each stage, the index of its exit's value in its state, and the indices of the extra inputs.
+            Each stage's part, the index of its exit's value in its state, and the indices of the extra inputs.
         """
         stops = [*(self.end(value) for value in ends[:-1]), len(self.nodes) - 1]
         bodies = [self.nodes[a + 1 : b + 1] for a, b in zip([-1, *stops], stops, strict=False)]
@@ -172,12 +178,12 @@ class Captured:
             out = list(dict.fromkeys([end, *(self.users[i] for i in extra), *later]))
             leaving.insert(0, out)
             later = self._needs(body, out)
-        stages = []
+        parts = []
         for body, end, coming, out in zip(bodies, ends, [self.users, *leaving], leaving, strict=False):
             run, reads = self._function(coming, body, out)
-            stage = Stage(self.trunk, run, tuple(map(self.rows, out)), reads, None if stages else self.inputs)
-            stages.append((stage, out.index(end), [out.index(self.users[i]) for i in extra]))
-        return stages
+            part = Part(run, tuple(map(self.rows, out)), reads, self.inputs)
+            parts.append((part, out.index(end), [out.index(self.users[i]) for i in extra]))
+        return parts
 
     def _needs(self, body: list[Node], out: list[Node]) -> list[Node]:
         """The values from earlier stages that a stage uses or passes on."""
@@ -245,14 +251,14 @@ class Captured:
         raise NotCaptured("no value that crosses a cut has one row for each sample")
 
 
-def _export(trunk: Trunk, example: Any) -> Any:
+def _export(trunk: Trunk, example: Any, any_size: bool) -> Any:
     auto = torch.export.Dim.AUTO
 
     def free(leaf: Any) -> dict[int, Any] | None:
-        """The number of samples and of tokens is free; with free image sizes some graphs take minutes to capture."""
+        """The number of samples and of tokens is free; free image sizes take up to five times as long to capture."""
         if not isinstance(leaf, Tensor):
             return None
-        return dict.fromkeys(range(leaf.ndim if not leaf.is_floating_point() else 1), auto)
+        return dict.fromkeys(range(leaf.ndim if any_size or not leaf.is_floating_point() else 1), auto)
 
     shapes = tree_map(free, example)
     try:

@@ -21,11 +21,14 @@ class HeadFactory:
     Args:
         model: the model that gets exits.
         output: its output for the example.
+        image: height and width of the example's image.
         head: the user's function that makes a head, or None for the default heads.
     """
 
-    def __init__(self, model: nn.Module, output: Tensor, head: HeadMaker | None) -> None:
-        self.model, self.output, self.head = model, output, head
+    def __init__(
+        self, model: nn.Module, output: Tensor, image: tuple[int, ...] = (), head: HeadMaker | None = None
+    ) -> None:
+        self.model, self.output, self.image, self.head = model, output, image, head
         shape = tuple(output.shape)
         self.channel_dim = _channel_dim(shape, model, default=2 if len(shape) == 3 else 1)
         self.outputs = shape[self.channel_dim]
@@ -110,9 +113,9 @@ class HeadFactory:
             same = channels == last and shape[:-1] == output[:-1]
             return partial(VectorHead, width, outputs) if same else None
         if len(shape) == len(output):
-            return partial(PixelHead, width, outputs, output[2:], channels)
+            return partial(PixelHead, width, outputs, output[2:], channels, self.image)
         grid = _grid(tokens, output[2:], self.class_token) if tokens and len(output) == 4 else None
-        return partial(GridHead, width, outputs, grid, output[2:]) if grid else None
+        return partial(GridHead, width, outputs, grid, output[2:], self.image) if grid else None
 
 
 def _channel_dim(shape: tuple[int, ...], module: nn.Module, default: int) -> int:
@@ -173,31 +176,56 @@ class MapHead(nn.Module):
 
 
 class PixelHead(nn.Module):
-    """BN – ReLU – 1×1 convolution – interpolation to the size of the model's output: logits for each pixel."""
+    """BN – ReLU – 1×1 convolution – interpolation to the size of the model's output: logits for each pixel.
 
-    def __init__(self, channels: int, outputs: int, size: tuple[int, ...], channel_dim: int = 1) -> None:
+    Args:
+        channels: of the features.
+        outputs: of each pixel.
+        size: of the output.
+        channel_dim: the dimension of the features that holds the channels.
+        image: size of the images of which the output has that size; the output follows it.
+    """
+
+    follows_image = True
+
+    def __init__(
+        self, channels: int, outputs: int, size: tuple[int, ...], channel_dim: int = 1, image: tuple[int, ...] = ()
+    ) -> None:
         super().__init__()
         self.bn = _NORMS[len(size) - 1](channels)
         self.conv = _CONVOLUTIONS[len(size) - 1](channels, outputs, 1)
-        self.size, self.channel_dim = size, channel_dim
+        self.size, self.channel_dim, self.image = size, channel_dim, image
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Logits."""
-        return _resize(self.conv(F.relu(self.bn(x.movedim(self.channel_dim, 1)))), self.size)
+    def forward(self, x: Tensor, image: tuple[int, ...] = ()) -> Tensor:
+        """Logits, for an image of this size."""
+        logits = self.conv(F.relu(self.bn(x.movedim(self.channel_dim, 1))))
+        return _resize(logits, _follow(self.size, self.image, image))
 
 
 class GridHead(nn.Module):
     """Layer norm – linear for each token, laid out as an image – interpolation: logits for each pixel."""
 
-    def __init__(self, features: int, outputs: int, grid: tuple[int, int], size: tuple[int, ...]) -> None:
+    follows_image = True
+
+    def __init__(
+        self, features: int, outputs: int, grid: tuple[int, int], size: tuple[int, ...], image: tuple[int, ...] = ()
+    ) -> None:
         super().__init__()
         self.fc = VectorHead(features, outputs)
-        self.grid, self.size = grid, size
+        self.grid, self.size, self.image = grid, size, image
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        """Logits."""
-        logits = self.fc(tokens[:, -prod(self.grid) :])
-        return _resize(logits.movedim(2, 1).unflatten(2, self.grid), self.size)
+    def forward(self, tokens: Tensor, image: tuple[int, ...] = ()) -> Tensor:
+        """Logits, for an image of this size."""
+        grid = _follow(self.grid, self.image, image)
+        logits = self.fc(tokens[:, -prod(grid) :])
+        return _resize(logits.movedim(2, 1).unflatten(2, grid), _follow(self.size, self.image, image))
+
+
+def _follow(size: tuple[int, ...], image: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
+    """What has this size for an image has it in proportion for another one; a part of a pixel is a pixel."""
+    if other == image or len(other) != len(image) or len(image) != len(size):
+        return size
+    return tuple(-(-n * now // then) for n, then, now in zip(size, image, other, strict=True))
 
 
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)

@@ -1,15 +1,15 @@
 """ConvertedNetwork: a user's model with exits."""
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from anytime.conversion.outputs import first_tensor
+from anytime.conversion.outputs import first_tensor, own_loss
 from anytime.conversion.pausing import Place, Watch
-from anytime.conversion.stages import Trunk
+from anytime.conversion.stages import Trunk, image_size
 from anytime.conversion.survey import Survey
 from anytime.errors import AnytimeError
 from anytime.meta import changes_input
@@ -40,6 +40,7 @@ class ConvertedNetwork(AnytimeNetwork):
         once = [survey.times_called(name) == 1 for name, _ in places]
         named = [n if one else f"{n}, call {call + 1}" for (n, call), one in zip(places, once, strict=True)]
         self.places = [*named, "the model's own"]
+        self._form = survey.form
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Refuse to be pickled."""
@@ -66,6 +67,32 @@ class ConvertedNetwork(AnytimeNetwork):
     def model(self) -> nn.Module:
         """The model that was converted."""
         return self.trunk.model
+
+    def outputs(self, x: Any, labels: Tensor | None = None, only: Iterable[int] | None = None) -> list[Any]:
+        """What every exit answers, in the form that the model itself returns; calling the network gives plain logits.
+
+        Args:
+            x: the input, as for ``forward``. A dict may have the labels in it.
+            labels: for models of transformers: each output then has a ``loss``, which the model's own function
+                computes.
+            only: the exits wanted, if not all.
+
+        Examples:
+            >>> from anytime import convert
+            >>> class Named(nn.Sequential):
+            ...     def forward(self, x):
+            ...         return {"logits": super().forward(x)}
+            >>> net = convert(Named(*(nn.Linear(8, 8) for _ in range(4))), torch.zeros(1, 8), exits=2)
+            >>> [list(output) for output in net.outputs(torch.zeros(5, 8))]
+            [['logits'], ['logits']]
+        """
+        if isinstance(x, Mapping) and "labels" in x:
+            x = dict(x)
+            given = x.pop("labels")
+            labels = given if labels is None else labels
+        answers = self(x, only)
+        losses = [None if labels is None else own_loss(self.model, logits, labels) for logits in answers]
+        return list(map(self._form, answers, losses))
 
     def freeze(self) -> "ConvertedNetwork":
         """Train only the new heads: the model's parameters get no gradients and its batch norm stays in eval mode."""
@@ -138,17 +165,20 @@ class Exit(nn.Module):
     def forward(self, state: Any) -> Tensor:
         """Logits."""
         if hasattr(state, "values"):
-            return self._apply_head(state.values[self.index], state.values[self.mask[1]] if self.mask else None)
+            mask = state.values[self.mask[1]] if self.mask else None
+            return self._apply_head(state.values[self.index], mask, state.size)
         features = first_tensor(state.value)
         assert features is not None
         return self.evaluate(features, state.going.x)
 
     def evaluate(self, features: Tensor, x: Any) -> Tensor:
         """Logits, with the mask from the network's input."""
-        return self._apply_head(features, x[self.mask[0]] if self.mask else None)
+        return self._apply_head(features, x[self.mask[0]] if self.mask else None, image_size(x))
 
-    def _apply_head(self, features: Tensor, mask: Tensor | None) -> Tensor:
+    def _apply_head(self, features: Tensor, mask: Tensor | None, size: tuple[int, ...]) -> Tensor:
         features = features.movedim(self.batch_dim, 0) if self.batch_dim else features
         inputs = (features,) if mask is None else (features, mask)
+        if getattr(self.head, "follows_image", False):
+            inputs = (*inputs, size)
         # In training mode all heads run at last, and the features of two exits may be the same memory.
         return self.head(*clone_tensors(inputs) if changes_input(self.head, *inputs) else inputs)

@@ -1,8 +1,9 @@
 """What models return, and where the logits are in it."""
 
+from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from anytime.errors import AnytimeError
@@ -27,6 +28,49 @@ def find_logits(output: Any) -> Tensor:
         f"the model returns {describe(output)}, with no logits in it; say where they are: "
         "convert(…, logits=lambda output: …), or convert a model with a classifier"
     )
+
+
+@dataclass(frozen=True)
+class OwnForm:
+    """The form of a model's output, without the tensors: makes another one of it for the logits of an exit."""
+
+    kind: type
+    name: str | None
+    """What the logits are called in it."""
+
+    @classmethod
+    def of(cls, output: Any) -> "OwnForm":
+        """The form of an output in which ``find_logits`` finds the logits."""
+        named = output.get if isinstance(output, dict) else lambda name: getattr(output, name, None)
+        return cls(type(output), next((name for name in LOGITS if isinstance(named(name), Tensor)), None))
+
+    def __call__(self, logits: Tensor, loss: Tensor | None) -> Any:
+        """An output of this form: a ``ModelOutput`` of transformers, a dict, a tuple; or the logits themselves."""
+        if self.name is None:
+            extra = () if loss is None else (loss,)
+            return self.kind((*extra, logits)) if self.kind in (tuple, list) else logits
+        found = {self.name: logits} if loss is None else {"loss": loss, self.name: logits}
+        if hasattr(self.kind, "_fields"):
+            return self.kind(**{**dict.fromkeys(self.kind._fields), **found})  # type: ignore[attr-defined]
+        return self.kind(**found)
+
+
+OWN_LOSSES = (*(f"For{what}Classification" for what in ("Sequence", "Image", "Video", "Audio", "Token")),
+              "ForCausalLM", "ForMaskedLM")  # fmt: skip
+"""The losses of transformers that are functions of logits and labels alone."""
+
+
+def own_loss(model: nn.Module, logits: Tensor, labels: Tensor) -> Tensor:
+    """The loss that a model of transformers computes from these logits."""
+    kind = getattr(model, "loss_type", None)
+    if kind not in OWN_LOSSES and not (kind is None and type(model).__name__.endswith("LMHeadModel")):
+        raise AnytimeError(
+            f"{type(model).__name__} has no loss that is known here; leave the labels out and compute one from the "
+            "logits, e.g. anytime.losses.cross_entropy(output.logits, labels).mean()"
+        )
+    config: Any = model.config
+    words = {"config": config, "vocab_size": getattr(config, "vocab_size", None)}
+    return model.loss_function(logits=logits, pooled_logits=logits, labels=labels, **words)  # type: ignore[operator]
 
 
 def first_tensor(output: Any) -> Tensor | None:

@@ -1,13 +1,13 @@
 """The stages of a captured model, and the state that is passed between them."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import register_pytree_node, tree_flatten, tree_map
+from torch.utils._pytree import register_pytree_node, tree_flatten, tree_leaves, tree_map
 
 from anytime.errors import AnytimeError
 from anytime.network import OwnRows, join_values, select_rows
@@ -30,9 +30,13 @@ class Trunk(nn.Module):
 
     def forward(self, x: Any) -> Tensor:
         """The model's own logits."""
+        return self.logits(self.output(x))
+
+    def output(self, x: Any) -> Any:
+        """What the model itself returns."""
         if isinstance(x, Mapping):
-            return self.logits(self.model(**x))
-        return self.logits(self.model(*x) if isinstance(x, tuple | list) else self.model(x))
+            return self.model(**x)
+        return self.model(*x) if isinstance(x, tuple | list) else self.model(x)
 
     def train(self, mode: bool = True) -> "Trunk":
         """A frozen trunk stays in eval mode."""
@@ -54,21 +58,29 @@ class Carried(OwnRows):
 
     values: tuple[Any, ...]
     layout: tuple[Rows | None, ...]
+    form: int = 0
+    """Which of the captured graphs it is a state of: there is another one for other image sizes."""
+    size: tuple[int, ...] = ()
+    """Height and width of the image that went in, which heads with an output per pixel follow."""
 
     def take(self, rows: Tensor) -> "Carried":
         """The state of some samples."""
         pairs = list(zip(self.values, self.layout, strict=True))
         batch = next(value.shape[layout.dim] for value, layout in pairs if layout and layout.one_each)
-        return Carried(tuple(_take(value, layout, rows, batch) for value, layout in pairs), self.layout)
+        return replace(self, values=tuple(_take(value, layout, rows, batch) for value, layout in pairs))
 
     def join(self, others: Sequence[Any]) -> "Carried":
         """The state of these samples and those of the others."""
         columns = zip(self.layout, self.values, *(other.values for other in others), strict=True)
         joined = (join_values(first, rest, layout and layout.dim) for layout, first, *rest in columns)
-        return Carried(tuple(joined), self.layout)
+        return replace(self, values=tuple(joined))
 
 
-register_pytree_node(Carried, lambda c: (list(c.values), c.layout), lambda values, layout: Carried((*values,), layout))
+register_pytree_node(
+    Carried,
+    lambda carried: (list(carried.values), (carried.layout, carried.form, carried.size)),
+    lambda values, about: Carried((*values,), *about),
+)
 
 
 def _take(value: Any, layout: Rows | None, rows: Tensor, batch: int) -> Any:
@@ -80,31 +92,51 @@ def _take(value: Any, layout: Rows | None, rows: Tensor, batch: int) -> Any:
     return select_rows(value, rows, layout.dim)
 
 
-class Stage(nn.Module):
-    """A part of the captured graph. It has no parameters of its own: it uses those of the trunk."""
+class Part(NamedTuple):
+    """What a stage does in one of the captured graphs."""
 
-    def __init__(
-        self,
-        trunk: Trunk,
-        run: StageFunction,
-        layout: tuple[Rows | None, ...],
-        reads: list[str],
-        inputs: "Inputs | None",
-    ) -> None:
+    run: StageFunction
+    layout: tuple[Rows | None, ...]
+    reads: list[str]
+    """The attributes of the trunk that it uses."""
+    inputs: "Inputs"
+    """Of the whole graph."""
+
+
+class Stage(nn.Module):
+    """A part of the captured graph. It has no parameters of its own: it uses those of the trunk.
+
+    Attributes:
+        parts: for each captured graph, what it does there.
+        form: of the first stage: which graph an input is for.
+    """
+
+    def __init__(self, trunk: Trunk, part: Part) -> None:
         super().__init__()
         self._trunk = (trunk,)  # in a tuple, so that it is not a submodule a second time
-        self.layout, self.reads, self.inputs = layout, reads, inputs
-        self._run = run
+        self.parts = [part]
+        self.form: Callable[[Any], int] | None = None
 
     def forward(self, state: Any) -> Carried:
         """The state after this stage."""
-        values = self.inputs.flatten(state) if self.inputs else state.values
-        return Carried(self._run(self._trunk[0], *values), self.layout)
+        if isinstance(state, Carried):
+            form, values, size = state.form, state.values, state.size
+        else:
+            form = self.form(state) if self.form else 0
+            values, size = self.parts[form].inputs.flatten(state), image_size(state)
+        part = self.parts[form]
+        return Carried(part.run(self._trunk[0], *values), part.layout, form, size)
 
     def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:  # noqa: ARG002
         """The model's parameters that this stage uses."""
         named = dict(self._trunk[0].named_parameters(remove_duplicate=False))
-        return iter({id(named[name]): named[name] for name in self.reads if name in named}.values())
+        return iter({id(named[name]): named[name] for name in self.parts[0].reads if name in named}.values())
+
+
+def image_size(x: Any) -> tuple[int, ...]:
+    """Height and width of the image in an input, or its length if it has one dimension; empty if there is none."""
+    images = (leaf for leaf in tree_leaves(x) if isinstance(leaf, Tensor) and leaf.is_floating_point())
+    return next((tuple(leaf.shape[2:]) for leaf in images if leaf.ndim > 2), ())
 
 
 @dataclass(frozen=True)
@@ -121,27 +153,35 @@ class Inputs:
 
     def flatten(self, x: Any) -> list[Tensor]:
         """The tensors of an input, which must have the example's structure and shapes."""
-        if self.keys is not None and isinstance(x, Mapping) and sorted(x) == sorted(self.keys):
-            x = {key: x[key] for key in self.keys}
-        leaves, spec = tree_flatten(x)
-        if spec != self.spec:
-            raise AnytimeError(f"got an input of the form {_form(x)}; the example was of the form {self._example()}")
+        leaves = self.leaves_of(x)
         for leaf, expected in zip(leaves, self.leaves, strict=True):
-            if isinstance(leaf, Tensor) != isinstance(expected, tuple):
-                raise AnytimeError(
-                    f"got an input of the form {_form(x)}; the example was of the form {self._example()}"
-                )
-            if isinstance(leaf, Tensor):
-                sizes = zip(expected, leaf.shape, strict=False)
-                fits = leaf.ndim == len(expected) and all(least <= n <= most for (least, most), n in sizes)
-            else:
-                fits = leaf == expected
-            if not fits:
+            if not _fits(leaf, expected):
                 raise AnytimeError(f"got {_form(leaf)} where the model was captured with {_shape(expected)}")
         return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
 
+    def leaves_of(self, x: Any) -> list[Any]:
+        """The tensors and other values of an input, in the order of the example's."""
+        if self.keys is not None and isinstance(x, Mapping) and sorted(x) == sorted(self.keys):
+            x = {key: x[key] for key in self.keys}
+        leaves, spec = tree_flatten(x)
+        alike = zip(leaves, self.leaves, strict=False)
+        if spec != self.spec or any(isinstance(leaf, Tensor) != isinstance(wanted, tuple) for leaf, wanted in alike):
+            raise AnytimeError(f"got an input of the form {_form(x)}; the example was of the form {self._example()}")
+        return leaves
+
+    def fit(self, leaves: Sequence[Any]) -> bool:
+        """Whether the graph is valid for an input of these leaves."""
+        return all(map(_fits, leaves, self.leaves))
+
     def _example(self) -> str:
         return str(dict.fromkeys(self.keys, "…")) if self.keys is not None else f"{len(self.leaves)} tensors"
+
+
+def _fits(leaf: Any, expected: Any) -> bool:
+    if not isinstance(leaf, Tensor):
+        return leaf == expected
+    sizes = zip(expected, leaf.shape, strict=False)
+    return leaf.ndim == len(expected) and all(least <= n <= most for (least, most), n in sizes)
 
 
 def _form(x: Any) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from anytime.conversion.outputs import describe, find_logits, first_tensor, is_packed
+from anytime.conversion.outputs import OwnForm, describe, find_logits, first_tensor, is_packed
 from anytime.conversion.pausing import Place, Watch
 from anytime.conversion.stages import Trunk
 from anytime.cost import counting
@@ -69,7 +69,8 @@ class Survey:
     def _run(self, trunk: Trunk, example: Any) -> Tensor:
         """The model's own output."""
         try:
-            logits = trunk(example)
+            output = trunk.output(example)
+            logits = trunk.logits(output)
         except AnytimeError:
             raise
         except Exception as error:
@@ -82,6 +83,7 @@ class Survey:
                 f"the logits are {describe(logits)} for an example of {self.batch} samples; expected a tensor of "
                 "samples × classes, or with more dimensions after the samples"
             )
+        self.form = OwnForm.of(output) if trunk.logits is find_logits else OwnForm(Tensor, None)
         return logits
 
     def times_called(self, name: str) -> int:

@@ -12,7 +12,7 @@ from anytime.conversion.network import ConvertedNetwork
 from anytime.conversion.outputs import first_tensor
 from anytime.conversion.pausing import Place, Watch
 from anytime.conversion.stages import Trunk
-from anytime.conversion.survey import Survey
+from anytime.network import tensors_of
 
 
 class Features(NamedTuple):
@@ -37,8 +37,14 @@ def observe(trunk: Trunk, places: list[Place], example: Any) -> dict[Place, Feat
     return {place: Features(clone, tensor._version != version) for place, (tensor, clone, version) in seen.items()}
 
 
-def verify(net: ConvertedNetwork, example: Any, survey: Survey, features: Mapping[Place, Features]) -> None:
+def verify(net: ConvertedNetwork, example: Any, logits: Tensor, features: Mapping[Place, Features]) -> None:
     """Compare the stages with the model: at each exit, at the end, and for another number of samples.
+
+    Args:
+        net: the network.
+        example: an input.
+        logits: the model's own for it.
+        features: the model's own at the exits.
 
     Raises:
         NotCaptured: if they differ.
@@ -49,10 +55,10 @@ def verify(net: ConvertedNetwork, example: Any, survey: Survey, features: Mappin
         for i, stage in enumerate(net.stages):
             state = stage(state)
             value = state.values[net.heads[i].index]  # type: ignore[union-attr]
-            own = features[net._places[i]].value if i < len(net._places) else survey.logits
+            own = features[net._places[i]].value if i < len(net._places) else logits
             if not torch.equal(value, own):
                 raise NotCaptured(f"its captured graph computes other values than the model (at {net.places[i]})")
-        more = tree_map(lambda leaf: torch.cat([leaf, leaf[:1]]) if is_batch(leaf, survey.batch) else leaf, example)
+        more = tree_map(lambda leaf: torch.cat([leaf, leaf[:1]]) if is_batch(leaf, len(logits)) else leaf, example)
         if not torch.allclose(net(more, [-1])[0], net.trunk(more), rtol=1e-3, atol=1e-4):
             raise NotCaptured("its captured graph computes other values than the model for other batch sizes")
         _verify_rows(net, more)
@@ -63,6 +69,10 @@ def verify(net: ConvertedNetwork, example: Any, survey: Survey, features: Mappin
 def _verify_rows(net: ConvertedNetwork, x: Any) -> None:
     """Taking samples out of the batch at any cut must not change the outputs for the others."""
     whole = net(x)
+    for place, logits in zip(net.places, whole, strict=True):
+        if logits.shape != whole[-1].shape:
+            shapes = f"{tuple(logits.shape)} where the model returns {tuple(whole[-1].shape)}"
+            raise NotCaptured(f"the head after {place} returns {shapes}")
     rows = torch.arange(len(whole[-1]), device=whole[-1].device)
     rows = torch.cat([rows[:1], rows[2:]])
     for cut in range(net.exits - 1):
@@ -72,6 +82,14 @@ def _verify_rows(net: ConvertedNetwork, x: Any) -> None:
             state = net.take(state, rows) if i == cut else state
         if not torch.allclose(net.heads[-1](state), whole[-1][rows], rtol=1e-3, atol=1e-4):
             raise NotCaptured("a value that crosses a cut mixes the samples of a batch")
+
+
+def two_samples(example: Any) -> Any:
+    """With a single sample torch.export would treat the number of samples as a constant."""
+    batch = len(tensors_of(example)[0])
+    if batch > 1:
+        return example
+    return tree_map(lambda leaf: torch.cat([leaf, leaf]) if is_batch(leaf, 1) else leaf, example)
 
 
 def is_batch(leaf: Any, batch: int) -> bool:

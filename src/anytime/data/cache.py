@@ -30,7 +30,7 @@ def decoded(images: Encoded, title: str, show: bool = True) -> torch.Tensor:
     """All pixels, N × C × H × W with channels last in memory, uint8; from the cache, or decoded and added to it.
 
     A file is named after a digest of the encoded images, and carries a checksum of the decoded ones. It is put into
-    place when it is complete, so two processes may build it at once. Without a usable cache, images are decoded anew.
+    place when it is complete, so two processes may build it at once. Without a usable cache, images are decoded again.
     """
     path = folder() / f"{images.key()}-{_FORMAT}.safetensors"
     if os.path.exists(path):

@@ -66,7 +66,7 @@ class Stream:
         return Stream(self.encoded, self.which[which], self.size, self.workers)
 
     def to(self, _device: torch.device) -> "Stream":
-        """The same: images are decoded in memory of the host, whatever the device."""
+        """The stream itself: images are decoded into host memory on every device."""
         return self
 
     def batches(self, takes: Iterable[Take], augmentation: Augmentation | None = None) -> Iterator[Images]:

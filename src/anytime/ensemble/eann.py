@@ -19,7 +19,7 @@ from anytime.network import AnytimeNetwork, ReachedExit, clone_tensors
 from anytime.preprocessing import Preprocessing
 
 
-class Between(NamedTuple):
+class EnsembleState(NamedTuple):
     """The state of an ensemble between two stages."""
 
     inputs: Any
@@ -184,7 +184,7 @@ class EANN(AnytimeNetwork):
         index = {pair: i for i, pair in enumerate(self._offered)}
         return [index.get(place) for place in self._places]
 
-    def run_stage(self, stage: int, state: Any) -> Between:
+    def run_stage(self, stage: int, state: Any) -> EnsembleState:
         """Run one stage; the state after it holds the input too, as long as a network follows."""
         member, inner = self._places[stage]
         inputs, state = (state, None) if stage == 0 else state
@@ -192,9 +192,9 @@ class EANN(AnytimeNetwork):
             last = member == self._places[-1][0]
             # A network may change its input in place; those after it need it as it was.
             inputs, state = (None, inputs) if last else (inputs, clone_tensors(inputs))
-        return Between(inputs, self._networks[member].run_stage(inner, state))
+        return EnsembleState(inputs, self._networks[member].run_stage(inner, state))
 
-    def exit_after(self, stage: int, state: Between) -> ReachedExit | None:
+    def exit_after(self, stage: int, state: EnsembleState) -> ReachedExit | None:
         """The offered exit after a stage, if there is one. The next stage may change its state, exit or not."""
         member, inner = self._places[stage]
         return self._networks[member].exit_after(inner, state.state) if inner in self._by_member[member] else None

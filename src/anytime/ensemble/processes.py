@@ -98,7 +98,7 @@ class ProcessWorker:
             self._send(pickle.dumps((run, None, None)))
 
     def close(self) -> None:
-        """End the process: it ends by itself when its pipe is closed."""
+        """End the process: it exits when its pipe is closed."""
         self.pipe.close()
         self.process.join(5)
         if self.process.is_alive():

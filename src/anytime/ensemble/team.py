@@ -23,7 +23,7 @@ from anytime.network import Step
 
 
 class Team:
-    """Runs the networks of an EANN on M workers, first in, first out, so that its base b acts as b to the M (Sec. 4).
+    """Runs the networks of an EANN on M workers, first in, first out, so that its base b acts as bᴹ (Sec. 4).
 
     A worker that is free takes the next network. Each answer is available as soon as its exit is reached, and the best
     one so far at any moment. A worker that dies costs the rest of the network that it was running: the others go on, a

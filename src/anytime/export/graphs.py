@@ -121,6 +121,12 @@ def staged(net: AnytimeNetwork, example: Any, exits: Iterable[int] | None = None
         found = [_followed(net, wanted, x) for x in (samples(example, 2), samples(example, 3))]
         sizes = [_followed(net, wanted, samples(other, 2))] if other is not None else []
         costs = _costs(net, wanted, samples(example, 1))
+    for (stage, _), (same, _) in zip(found[0], sizes[0] if sizes else (), strict=False):
+        if stage.structure[1] != same.structure[1]:
+            raise AnytimeError(
+                "this converted network has another graph for the sizes of `other`: leave `other` out, and export the "
+                "network once for each size that is needed"
+            )
     two, three = (_sizes(each) for each in found)
     free = _sizes(sizes[0]) if sizes else two
     names, keys = _names(example)

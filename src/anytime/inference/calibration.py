@@ -98,7 +98,7 @@ def calibrate(
 
 
 def _without_labels(x: Any) -> tuple[Any, Tensor]:
-    """A batch of inputs alone, with labels that nobody looks at."""
+    """A batch of inputs alone, with placeholders for the labels."""
     first = next(iter(tensors_of(x)), torch.empty(0))
     return x, torch.zeros(len(first), dtype=torch.int64)
 
@@ -162,8 +162,9 @@ def _meet(
     whole = costs[-1] if unit == "fraction" else 1.0
     least, most = costs[0] / whole, costs[-1] / whole
     if not least <= budget <= (most if unit == "fraction" else inf) or budget == inf:
+        hint = '; for a share of the cost, pass unit="fraction"' if unit != "fraction" and 0 < budget <= 1 else ""
         raise AnytimeError(
-            f"budget={budget:.4g} ({unit} per sample): the first exit takes {least:.4g}, the last {most:.4g}"
+            f"budget={budget:.4g} ({unit} per sample): the first exit takes {least:.4g}, the last {most:.4g}{hint}"
         )
     budget, unit = budget * whole, "macs" if unit == "fraction" else unit
     each = torch.tensor(costs, dtype=torch.float64)

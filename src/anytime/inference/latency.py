@@ -204,7 +204,7 @@ def profile(net: AnytimeNetwork, example: Any, repeats: int = 30, warmup: int = 
     repeats, warmup = check_integer("repeats", repeats), check_integer("warmup", warmup, least=0)
     if not isinstance(net, AnytimeNetwork):
         raise AnytimeError(
-            f"a {type(net).__name__} is not an AnytimeNetwork: its latency is learned from its predictions"
+            f"profile expects an AnytimeNetwork, not a {type(net).__name__}: anytime.convert(model, example) makes one"
         )
     if isinstance(example, DataLoader):
         example = next(batches_of(net, example)).inputs

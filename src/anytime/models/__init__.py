@@ -46,7 +46,10 @@ def create_model(name: str, **options: Any) -> AnytimeNetwork:
     found = next((found for family in _FAMILIES if (found := family.from_name(name))), None)
     if found is None:
         near = difflib.get_close_matches(name, list_models(), n=3, cutoff=0.4) or list(list_models())[:3]
-        raise AnytimeError(f"unknown model {name!r}; did you mean {', '.join(near)}? `anytime models` lists them all")
+        raise AnytimeError(
+            f"unknown model {name!r}; did you mean {', '.join(near)}? `anytime models` lists them all; models of other "
+            "libraries get exits by anytime.convert(model, example)"
+        )
     architecture, arguments = found
     takes = [p for p in inspect.signature(architecture).parameters if p not in arguments or p == "num_classes"]
     for option in options:

@@ -22,9 +22,9 @@ _ILSVRC = {
     "denseann201": {"blocks": (6, 12, 48, 32), "growth": 32, "channels": 64},
 }
 
-MODELS = {name: "Sec. 5.2, ILSVRC" if name == "denseann169" else "its family" for name in _ILSVRC} | {
-    "denseann-100-12": "small images, DenseNet-BC",
-    "denseann-190-40": "small images, DenseNet-BC",
+MODELS = {name: "Sec. 5.2, ILSVRC" if name == "denseann169" else "DenseNet, ILSVRC" for name in _ILSVRC} | {
+    "denseann-100-12": "DenseNet-BC, small images",
+    "denseann-190-40": "DenseNet-BC, small images",
 }
 
 

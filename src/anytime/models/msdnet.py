@@ -38,10 +38,10 @@ _OF_THE_PAPER = {"msdnet38": (10, 9, 10, 9), "msdnet32": (6, 6, 10, 10)}
 
 MODELS = {
     "msdnet38": "Sec. 5.2, ILSVRC",
-    "msdnet32": "Sec. 5.2, ILSVRC, the small one",
-    "msdnet-cifar": "the original's, anytime prediction on CIFAR",
-    "msdnet-cifar-budgeted": "the original's, budgeted batches on CIFAR",
-} | {f"msdnet-imagenet-step{step}": "the original's, ImageNet" for step in (4, 6, 7)}
+    "msdnet32": "Sec. 5.2, ILSVRC, the smaller one",
+    "msdnet-cifar": "original MSDNet, anytime prediction on CIFAR",
+    "msdnet-cifar-budgeted": "original MSDNet, budgeted batches on CIFAR",
+} | {f"msdnet-imagenet-step{step}": "original MSDNet, ImageNet" for step in (4, 6, 7)}
 
 
 def from_name(name: str) -> tuple[type[AnytimeNetwork], dict[str, Any]] | None:

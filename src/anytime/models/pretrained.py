@@ -37,7 +37,7 @@ class Pretrained:
 def load_pretrained(net: BottleneckResANN | DenseANN, state: Mapping[str, Tensor]) -> Pretrained:
     """Start from pre-trained features: fill a network's trunk, and its last exit, from a public checkpoint.
 
-    ResANN26, 50, 101 take timm's pre-activation ResNets (``resnetv2_50`` and the like); DenseANNs take
+    ResANN26, 50, 101 take timm's pre-activation ResNets (such as ``resnetv2_50``); DenseANNs take
     torchvision's and timm's DenseNets. Tensors go where the same layer is, by its name; nothing is ever filled by
     position. The last exit's linear layer is filled too where the number of classes agrees.
 

@@ -215,7 +215,7 @@ class BottleneckResANN(AnytimeNetwork):
         self.blocks, self.image_size = tuple(blocks), 224
 
     def foreign_names(self) -> dict[str, str]:
-        """Maps the names of modules in timm's ``resnetv2_50`` and the like to those of this network."""
+        """Maps the names of modules in timm's pre-activation ResNets (``resnetv2_50``) to those of this network."""
         units = [name for name, module in self.named_modules() if isinstance(module, BottleneckUnit)]
         places = [(block, i) for block, count in enumerate(self.blocks) for i in range(count)]
         inner = {f"norm{i}": f"bn{i}" for i in (1, 2, 3)} | {f"conv{i}": f"conv{i}" for i in (1, 2, 3)}

@@ -19,7 +19,7 @@ SCHEME_COLORS = {
 """The color of each weight scheme, the same in all plots."""
 
 OTHER_COLORS = ("#30638e", "#e07a3f", "#5c946e", "#b05a9c", "#7f7f7f", "#9c8b2f")
-"""For whatever is not a scheme."""
+"""For everything that is not a scheme."""
 
 
 def pyplot() -> Any:

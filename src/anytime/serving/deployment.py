@@ -1,7 +1,6 @@
 """Many machines: a Ray Serve deployment whose replicas are engines."""
 
 import time
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -54,18 +53,22 @@ def deployment(folder: str | Path, replicas: int = 1, **options: Any) -> Any:
     There is no ``@serve.batch``: requests share batches in the engine, stage by stage. A request goes to the replica
     with the least predicted time to its first exit. ``ask`` calls it and tries again if a replica dies.
 
-    Experimental: this has not been run on a cluster yet. It needs ``pip install "ray[serve]"``.
+    Needs the extra ``cluster``.
 
     Args:
         folder: of a saved model, at the same path on every machine.
         replicas: number of replicas.
         options: of ``Engine``. Default: one process without a spare, since Ray replaces replicas itself.
     """
+    from anytime.serving.router import ByFirstExit  # needs ray
+
     serve = require("ray.serve", "cluster")
     config = require("ray.serve.config", "cluster")
     options = {"spare": False, **options}
     routing = config.RequestRouterConfig(
-        request_router_class=_router(), request_routing_stats_period_s=STATS_PERIOD, request_routing_stats_timeout_s=1.0
+        request_router_class=ByFirstExit,
+        request_routing_stats_period_s=STATS_PERIOD,
+        request_routing_stats_timeout_s=1.0,
     )
     made = serve.deployment(
         num_replicas=replicas,
@@ -75,34 +78,6 @@ def deployment(folder: str | Path, replicas: int = 1, **options: Any) -> Any:
         ray_actor_options={"num_cpus": options.get("processes", 1)},
     )(Replica)
     return made.bind(str(Path(folder).absolute()), options)
-
-
-def _router() -> type:
-    routing = require("ray.serve.request_router", "cluster")
-
-    class ByFirstExit(routing.FIFOMixin, routing.RequestRouter):
-        """Prefers the replica with the least predicted time to the first exit."""
-
-        def initialize_state(self, **_: Any) -> None:
-            self.sent: Counter[Any] = Counter()
-
-        def predicted(self, replica: Any) -> float:
-            stats = replica.routing_stats or {}
-            # Reports are some time old: what was sent and not answered since then counts too.
-            return stats.get("first_exit_seconds", 0.0) + self.sent[replica.replica_id] * stats.get(
-                "seconds_each", 1e-3
-            )
-
-        async def choose_replicas(self, candidate_replicas: list[Any], pending_request: Any = None) -> list[list[Any]]:  # noqa: ARG002
-            return [[replica] for replica in sorted(candidate_replicas, key=self.predicted)]
-
-        def on_request_routed(self, pending_request: Any, replica_id: Any, result: Any) -> None:  # noqa: ARG002
-            self.sent[replica_id] += 1
-
-        def on_request_completed(self, replica_id: Any, internal_request_id: str) -> None:  # noqa: ARG002
-            self.sent[replica_id] -= 1
-
-    return ByFirstExit
 
 
 def ask(handle: Any, x: np.ndarray, deadline: float) -> dict[str, Any]:

@@ -3,10 +3,11 @@
 import asyncio
 import io
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from torch import Tensor
 
-from anytime.decoding import decode_image, open_image
+from anytime.decoding import open_image, to_rgb
 from anytime.errors import AnytimeError, require
 from anytime.preprocessing import Preprocessing
 
@@ -21,17 +22,15 @@ _threads = ThreadPoolExecutor(2, "decode")  # two at a time: an image of 25 mega
 
 def prepare(content: bytes, preprocessing: Preprocessing, pixels: int) -> Tensor:
     """An encoded image as the network sees it, a batch of one; at most so many pixels are decoded."""
-    try:
-        image = decode_image(content, FORMATS, pixels)
-    except Exception as error:  # Pillow raises what its decoders raise: OSError, SyntaxError, ValueError, …
-        raise _refused(error) from error
-    return preprocessing(image)
+    return _prepared(_opened(content, pixels), preprocessing)
 
 
 async def prepare_soon(content: bytes, preprocessing: Preprocessing, pixels: int) -> Tensor:
     """The same, without keeping the event loop waiting for a large image."""
-    if len(content) <= SMALL_BYTES and _pixels(content, pixels) <= SMALL_PIXELS:
-        return prepare(content, preprocessing, pixels)
+    if len(content) <= SMALL_BYTES:
+        image = _opened(content, pixels)
+        if image.width * image.height <= SMALL_PIXELS:
+            return _prepared(image, preprocessing)
     loop = asyncio.get_running_loop()
     return await loop.run_in_executor(_threads, prepare, content, preprocessing, pixels)
 
@@ -44,12 +43,19 @@ def warm_up(preprocessing: Preprocessing) -> None:
         prepare(content.getvalue(), preprocessing, 64)
 
 
-def _pixels(content: bytes, most: int) -> int:
+def _opened(content: bytes, pixels: int) -> Any:
     try:
-        image = open_image(content, FORMATS, most)
+        return open_image(content, FORMATS, pixels)
+    except Exception as error:  # Pillow raises what its decoders raise: OSError, SyntaxError, ValueError, …
+        raise _refused(error) from error
+
+
+def _prepared(image: Any, preprocessing: Preprocessing) -> Tensor:
+    try:
+        image = to_rgb(image)
     except Exception as error:
         raise _refused(error) from error
-    return image.width * image.height
+    return preprocessing(image)
 
 
 def _refused(error: Exception) -> AnytimeError:

@@ -16,7 +16,7 @@ from anytime.serving.images import prepare_soon
 from anytime.serving.protocol import LENGTH_HEADER, format_response, parse_request
 from anytime.serving.protocol import Request as Inference
 from anytime.serving.replies import json_reply
-from anytime.serving.served import Loaded, Served
+from anytime.serving.served import Loaded, Served, check_finite
 from anytime.serving.service import Service, answers_of, submit
 
 INPUT = "input"
@@ -136,7 +136,7 @@ async def _batch(inference: Inference, loaded: Loaded, service: Service) -> Tens
             raise AnytimeError(f"the pixels have the shape {list(array.shape)}; expected [N, *{loaded.shape}]")
         return prepare(array)
     tensor = torch.from_numpy(array.copy())  # what came from the network is read-only
-    return tensor.float() if tensor.is_floating_point() else tensor
+    return check_finite(tensor.float()) if tensor.is_floating_point() else tensor
 
 
 def _outputs(loaded: Loaded, answers: list[Answer]) -> dict[str, np.ndarray]:

@@ -77,8 +77,7 @@ class Model:
 
     def check_input(self, x: Any, largest: int) -> int:
         """The number of samples of an input; raises if there are none or too many, or if it is unlike the example."""
-        given, expected = _kind(x), _kind(self.example)
-        if given != expected:
+        if (given := _kind(x)) != (expected := _kind(self.example)):
             raise AnytimeError(
                 f"the input is of the kind {given}, the engine's example of {expected}: dtype and number of dimensions "
                 "must agree; x[None] makes a batch of a single sample"
@@ -92,7 +91,9 @@ class Model:
         return sizes.pop()
 
 
-def _kind(x: Any) -> str:
+def _kind(x: Any) -> Any:
+    if isinstance(x, Tensor):  # the usual case
+        return x.dtype, x.ndim
     return str(tree_map(lambda leaf: (leaf.dtype, leaf.ndim) if isinstance(leaf, Tensor) else leaf, x))
 
 

@@ -20,7 +20,7 @@ from anytime.serving.engine import Answer
 from anytime.serving.images import prepare_soon
 from anytime.serving.protocol import parse_json
 from anytime.serving.replies import event, json_reply
-from anytime.serving.served import Loaded
+from anytime.serving.served import Loaded, check_finite
 from anytime.serving.service import Exchange, Service, answers_of, submit
 
 TOP = 5
@@ -72,9 +72,10 @@ async def _sample(request: Request, service: Service, loaded: Loaded, exchange: 
 
 def _numbers(nested: list[Any]) -> Tensor:
     try:
-        return torch.tensor([nested], dtype=torch.float32)
+        x = torch.tensor([nested], dtype=torch.float32)
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise AnytimeError(f"input must be nested lists of numbers: {error}") from error
+    return check_finite(x)
 
 
 def described(loaded: Loaded, answer: Answer, every: bool = False) -> dict[str, Any]:

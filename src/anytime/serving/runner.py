@@ -15,6 +15,9 @@ from anytime.network import clone_tensors, tensors_of
 from anytime.serving.scheduler import Decision, Scheduler, Task
 from anytime.serving.tables import Tables
 
+FORMS = 64
+"""Tables of so many shapes of inputs are kept: clients may choose shapes, and memory is finite."""
+
 
 class Settings(NamedTuple):
     """What a runner needs to know besides the network."""
@@ -94,6 +97,9 @@ class Runner:
 
     def _know(self, form: Hashable, x: Any, size: int) -> None:
         """Tables for inputs of a form; of one that was not measured by its number of elements."""
+        unused = [other for other in self.known if other not in self.scheduler.forms]
+        for other in unused[: max(len(self.known) + 1 - FORMS, 0)]:
+            del self.known[other]
         settings, kind = self.settings, self.settings.times.kind
         elements = sum(tensor.numel() for tensor in tensors_of(x)) / size
         measured = sum(prod(shape) for _, shape in kind.inputs) if kind is not None else elements
@@ -104,7 +110,9 @@ class Runner:
         """Take a request up."""
         size = tensors_of(x)[0].shape[0]
         form = sample_form(x)
-        if form not in self.known:
+        if form in self.known:
+            self.known[form] = self.known.pop(form)  # the latest used come last
+        else:
             self._know(form, x, size)
         task = Task(id, deadline, form, size, of=Work(x, streams))
         self.by_id[id] = task
@@ -133,13 +141,16 @@ class Runner:
         self.flush()
 
     def flush(self) -> None:
-        """Tell the news."""
-        if self.news:
+        """Tell the news; that a request which is alone has its first exit is none to anybody."""
+        if self.news and (len(self.by_id) > 1 or self.news[-1].kind != "first"):
             news, self.news = self.news, []
             self.tell(news)
 
     def _gathered(self, tasks: Sequence[Task]) -> Batch:
         """One batch of these tasks, out of those that they are in."""
+        together = tasks[0].of.batch
+        if together is not None and together.tasks == tasks:
+            return together
         parts: dict[int, tuple[Batch | None, list[Task]]] = {}
         for task in tasks:
             batch = task.of.batch
@@ -240,6 +251,7 @@ class Runner:
     def _drop(self, task: Task) -> None:
         del self.by_id[task.id]
         self.scheduler.remove(task)
+        task.of.batch = None  # which knows its tasks: in a circle, its memory would wait for the garbage collector
         self.known.pop((task.form[0], task.id) if isinstance(task.form, tuple) else None, None)  # if it ran alone
 
     def _finish(self, task: Task, stopped_by: str | None) -> None:

@@ -66,7 +66,8 @@ class Scheduler:
         self.slow = SlowDown()
         self.usual = 1.0
         """The running mean of the batches."""
-        self._forms: Counter[Hashable] = Counter()
+        self.forms: Counter[Hashable] = Counter()
+        """How many tasks there are of each form."""
         self._through = False  # whether a task may have been through all stages
         self._sized = 0  # how many tasks have more than one sample
         self._prices = [1, 1]  # the latest, of the first group of deadlines and of those after it
@@ -74,15 +75,15 @@ class Scheduler:
     def add(self, task: Task) -> None:
         """Take a task up."""
         insort(self.tasks, task, key=by_deadline)
-        self._forms[task.form] += 1
+        self.forms[task.form] += 1
         self._sized += task.size > 1
 
     def remove(self, task: Task) -> None:
         """Drop a task: it is answered, failed or cancelled."""
         self.tasks.remove(task)
-        self._forms[task.form] -= 1
-        if not self._forms[task.form]:
-            del self._forms[task.form]
+        self.forms[task.form] -= 1
+        if not self.forms[task.form]:
+            del self.forms[task.form]
         self._sized -= task.size > 1
 
     def ran(self, tasks: Sequence[Task], seconds: float) -> None:
@@ -96,6 +97,8 @@ class Scheduler:
         """What to do at this moment; nothing if no task is in flight."""
         if not self.tasks:
             return Decision()
+        if len(self.tasks) == 1:
+            return self._alone(self.tasks[0], now)
         over = self._stopping(now, ())
         if over:
             return Decision(answer=over)
@@ -103,6 +106,14 @@ class Scheduler:
         # Those that could not reach another exit after this stage are answered before it.
         lost = self._stopping(after, run)
         return Decision(answer=lost) if lost else Decision(run=run)
+
+    def _alone(self, task: Task, now: float) -> Decision:
+        """What to do if there is one task only: go on as long as another exit is in time."""
+        tables, stage = self.tables(task.form), task.stage
+        self._through = False
+        if task.exit >= 0 and (stage == tables.stages or now + self.slow.safe * tables.next[stage] > task.deadline):
+            return Decision(answer=[task])
+        return Decision(run=[task])
 
     def _in_time(self, run: list[Task], now: float) -> tuple[list[Task], float]:
         """The batch without those for which it would take too long, and when it ends.
@@ -128,7 +139,7 @@ class Scheduler:
     def _stopping(self, now: float, running: Sequence[Task]) -> list[Task]:
         """Tasks with an exit that cannot reach another one in time if nothing else happens before a moment."""
         stopping, reserved, mean, safe = [], 0.0, self.slow.mean, self.slow.safe
-        known = [self.tables(form) for form in self._forms]
+        known = [self.tables(form) for form in self.forms]
         # Nobody with a later deadline than this is concerned.
         reach = now + safe * max(t.longest for t in known) + mean * len(self.tasks) * max(t.most_held for t in known)
         seen = set()
@@ -153,7 +164,7 @@ class Scheduler:
     def _rows(self) -> list[list[float]]:
         """What each task needs at each price, in seconds."""
         batch = min(self.usual, len(self.tasks))
-        if len(self._forms) == 1:
+        if len(self.forms) == 1:
             tables = self.tables(self.tasks[0].form)
             level = tables.level(batch)
             plain = tables.demand(level)
@@ -171,8 +182,6 @@ class Scheduler:
     def _choose(self, now: float) -> list[Task]:
         """The batch whose next stage runs."""
         tasks = self.tasks
-        if len(tasks) == 1:
-            return tasks[:]
         rows = self._rows()
         # Planned at the 95th percentile: the mean, and room for the deviation of a longest piece.
         scale = 1 / self.slow.mean
@@ -184,7 +193,7 @@ class Scheduler:
         self._prices = [first, later]
         groups: dict[Any, list[Task]] = {}
         spare: dict[Any, float] = {}
-        total, least, single = 0.0, inf, len(self._forms) == 1
+        total, least, single = 0.0, inf, len(self.forms) == 1
         for i, (task, row, time_left) in enumerate(zip(tasks, rows, left, strict=True)):
             needed = row[first if i < end else later]
             if needed > row[0] or task.exit < 0:
@@ -218,7 +227,9 @@ class Scheduler:
             size = len(run) if not self._sized else sum(task.size for task in run)
             # Weights come from exits that were looked at.
             worth = sum([task.weight * task.size for task in run]) if tables.every else size
-            gain = tables.slopes[tables.level(size)][task.stage] * worth
+            # Everyone gets a first exit anyway, sooner or later: what it gains to have it now is the way behind it.
+            stage = task.stage if task.exit >= 0 else tables.first
+            gain = tables.slopes[tables.level(size)][stage] * worth
             if gain <= most:
                 continue
             seconds = high * tables.seconds(task.stage, size)

@@ -19,6 +19,13 @@ from anytime.serving.images import warm_up
 from anytime.serving.model import saved_accuracy
 
 
+def check_finite(x: Tensor) -> Tensor:
+    """Numbers that a client sent, or an error if some are none."""
+    if x.is_floating_point() and not bool(x.isfinite().all()):
+        raise AnytimeError("the input holds numbers that are infinite or no numbers")
+    return x
+
+
 @dataclass(eq=False)
 class Loaded:
     """One state of a model's folder with an engine of its own; it is closed when nobody uses it any more."""
@@ -51,8 +58,6 @@ class Loaded:
             raise AnytimeError(
                 f"the input has the shape {list(x.shape)}; expected [N, {', '.join(map(str, self.shape))}]"
             )
-        if x.is_floating_point() and not bool(x.isfinite().all()):
-            raise AnytimeError("the input holds numbers that are infinite or no numbers")
         return x
 
     def probabilities(self, answer: Answer) -> np.ndarray:

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import signal
 import socket
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -15,6 +16,7 @@ import uvicorn
 
 from anytime.errors import AnytimeError
 from anytime.files import read_file
+from anytime.memory import steady
 from anytime.serving.app import create_app
 from anytime.serving.connection import bounded
 from anytime.serving.limits import Limits
@@ -22,6 +24,8 @@ from anytime.serving.served import Served
 from anytime.serving.service import Service
 
 LOG = logging.getLogger("anytime.serving")
+SWITCH = 0.001
+"""Seconds after which a thread lets others run: an answer of the engine does not wait for long."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -134,6 +138,8 @@ class Server(uvicorn.Server):
         """Listen, then say so."""
         self._loop = asyncio.get_running_loop()
         await super().startup(sockets)
+        steady()
+        sys.setswitchinterval(SWITCH)
         self._ready()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002

@@ -35,8 +35,11 @@ class Tables:
         self.first = exits[0] + 1
         """The number of stages up to the first exit."""
         self.batches = [2**i for i in range(largest.bit_length()) if 2**i <= largest]
+        self._levels = [max(batch, 1).bit_length() - 1 for batch in range(largest + 1)]
         self._ways = [self._ways_for(batch, exits) for batch in self.batches]
-        slopes = [slope for ways in self._ways for hull in ways for slope, _, _ in hull if slope > 0]
+        # Those of first exits have no price, and hardly anybody notices a tenth of a percent.
+        hulls = [hull for ways in self._ways for hull in ways[self.first :]]
+        slopes = [slope for hull in hulls for slope, gain, _ in hull if gain > 0.001]
         high, low = max(slopes, default=1.0), min(slopes, default=1.0)
         self.prices = [inf, *np.geomspace(high, min(low, high / 2), PRICES - 1).tolist()]
         self._step = log(self.prices[1] / self.prices[2])
@@ -72,7 +75,7 @@ class Tables:
 
     def level(self, batch: float) -> int:
         """The index of the largest power of two up to a batch."""
-        return min(max(int(batch), 1).bit_length(), len(self.batches)) - 1
+        return self._levels[int(batch)]
 
     def _head(self, stage: int, batch: int) -> float:
         """Seconds of the head of the latest exit after or before a stage."""

@@ -17,7 +17,7 @@ import torch
 
 from anytime.errors import AnytimeError
 from anytime.inference.batch_times import measure_batches
-from anytime.memory import keep_freed_memory
+from anytime.memory import keep_freed_memory, steady
 from anytime.serving.arena import Arena
 from anytime.serving.model import Source
 from anytime.serving.runner import Event, Runner, Settings
@@ -225,6 +225,7 @@ def serve(pipe_file: int, arena_file: int) -> None:
         except Exception as error:
             pipe.send_bytes(pickle.dumps(f"{type(error).__name__}: {error}"))
             return
+        steady()
         pipe.send_bytes(pickle.dumps(runner.settings))
         poll = select.poll()
         poll.register(pipe.fileno(), select.POLLIN)

@@ -159,8 +159,9 @@ class LoaderEpochs(Epochs):
             yield Step(batch.parts(self.accumulate), len(batch) * distributed.world_size())
             position += 1
         if position == first == 0:
-            again = "; pass what can be iterated over many times, e.g. a list or a DataLoader" if epoch else ""
-            raise AnytimeError(f"there are no batches in epoch {epoch + 1}{again}")
+            again = "pass what can be iterated over many times, e.g. a list or a DataLoader"
+            empty = "pass at least one; of a DataLoader, look at its data set, batch_size and drop_last"
+            raise AnytimeError(f"there are no batches in epoch {epoch + 1}: {again if epoch else empty}")
 
     def _seed(self, epoch: int, position: int) -> None:
         torch.manual_seed(mix(self.seed, epoch, position, distributed.rank(), -1))

@@ -18,8 +18,8 @@ from anytime.data.dataset import Data
 from anytime.errors import AnytimeError, check_integer
 from anytime.evaluation import Curve, check_classes, evaluate, image_batches, measure, spread_out
 from anytime.losses import Function, cross_entropy
-from anytime.meta import on_meta
-from anytime.network import AnytimeNetwork
+from anytime.metrics import SHARES
+from anytime.network import AnytimeNetwork, eval_mode
 from anytime.progress import Progress, progress
 from anytime.training.averaging import WeightAverage
 from anytime.training.checkpoint import has_checkpoint
@@ -95,13 +95,15 @@ class Training:
         """Refuse a network that cannot take the images or has too few classes for them."""
         if self.loss is not cross_entropy:
             return
-        image = torch.empty(1, *data.shape, device="meta")
+        # A real image of zeros: on the meta device, where batch norm is taken apart, it takes ten times as long.
+        image = torch.zeros(1, *data.shape, device=self.device)
         try:
-            answers = on_meta(self.net).eval()(image, self.only)
+            with eval_mode(self.net), torch.no_grad():
+                answers = self.net(image, self.only)
         except AnytimeError:
             raise
         except Exception:
-            return  # a network that cannot run without data: the first step will tell
+            return  # the first step will tell
         check_classes(answers, data)
 
     def run(self, folder: RunFolder | None, checkpoint_seconds: float, show: bool) -> None:
@@ -142,7 +144,8 @@ class Training:
 
     def progress(self, title: str, done: int, show: bool) -> Progress:
         """What shows how far the training is."""
-        return progress(title, self.recipe.epochs, self.source.expected, done, show, self.source.unit)
+        percent = getattr(self.objective.metric, "__name__", "") in SHARES
+        return progress(title, self.recipe.epochs, self.source.expected, done, show, self.source.unit, percent)
 
     def epoch_steps(self) -> Iterator[tuple[Tensor, int]]:
         """Do the rest of this epoch's steps; yields the losses and the number of samples of each."""
@@ -213,6 +216,11 @@ class Training:
             outputs = self.forward(batch.inputs, self.only)
         outcome = self.objective(outputs, batch.targets, share)
         objective = outcome.objective / self.accumulate
+        if not objective.requires_grad:
+            raise AnytimeError(
+                "the losses do not depend on the weights that are trained: a loss must be computed from the outputs by "
+                "differentiable operations (argmax and comparisons are not), and some weights must require gradients"
+            )
         self.scaler.scale(objective).backward()
         counts = torch.full_like(outcome.losses, len(batch))
         return torch.stack([outcome.losses * len(batch), outcome.errors, counts]), objective.detach()

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from anytime.errors import AnytimeError
-from anytime.losses import Function, MultiTask, by_exit, stacked, tasks_of
+from anytime.losses import Function, MultiTask, by_exit, check_function, stacked, tasks_of
 from anytime.metrics import metric_for
 from anytime.training.distillation import distilled
 
@@ -47,6 +47,9 @@ class Objective:
         device: torch.device | None = None,
         distill: float = 0.0,
     ) -> None:
+        check_function("loss", loss)
+        if metric is not None:
+            check_function("metric", metric)
         self.exits, self.scheme, self.loss, self.metric = exits, scheme, loss, metric or metric_for(loss)
         self.tasks = tasks_of(loss)
         self.training_loss = smoothed(loss, label_smoothing) if label_smoothing else loss

@@ -66,7 +66,7 @@ class FirstOrderAdaLoss(AdaLoss):
         return self._weighted_sum(losses)
 
     def _warn_if_negative(self, losses: Tensor) -> None:
-        """Negative losses are welcome."""
+        """Negative losses are allowed."""
 
     def _norms(self, losses: Tensor, features: dict[int, list[Tensor]]) -> Tensor:
         flat = [leaf for exit in range(self.exits) for leaf in features[exit]]

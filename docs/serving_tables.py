@@ -1,0 +1,104 @@
+"""The tables of serving.md, from the records of benchmarks/serving_*.py."""
+
+from collections.abc import Callable
+from typing import Any
+
+Results = Callable[[str], dict[str, Any]]
+
+
+def percent(value: float) -> str:
+    """A share as a percentage without its sign."""
+    return f"{100 * value:.1f}"
+
+
+def serving_lead(results: Results) -> str:
+    """What is answered in time and right at each load, by the engine and by the servers that it is compared with."""
+    found = results("serving_rush")["facts"]
+    loads = [key.removeprefix("engine_") for key in found if key.startswith("engine_")]
+    lines = [
+        "| load | engine | best exit in hindsight | `predict`, one after another | full depth | mean exit | admitted | in time |",
+        "|---:|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for load in loads:
+        scores = " | ".join(f"{percent(found[f'{name}_{load}'])} %" for name in ("engine", "fixed", "plain", "full"))
+        shares = " | ".join(f"{percent(found[f'{name}_{load}'])} %" for name in ("admitted", "in_time"))
+        lines.append(f"| {load.removesuffix('x')}× | {scores} | {found[f'exit_{load}']:.1f} | {shares} |")
+    return "\n" + "\n".join(lines) + "\n"
+
+
+def serving_load(results: Results) -> str:
+    """What real processes answer in time and right at each load."""
+    found = results("serving_load")["facts"]
+    systems = {
+        "engine": "engine",
+        "fixed": "best exit in hindsight",
+        "plain": "`predict`, one after another",
+        "full": "full depth, batches",
+        "litserve": "LitServe",
+        "ray": "Ray Serve",
+    }
+    loads = sorted({key.rpartition("_")[2] for key in found if key.startswith("score_")}, key=lambda x: float(x[:-1]))
+    lines = [
+        f"| load | {' | '.join(systems.values())} | mean exit | admitted | in time | overrun p99 | refusal p99 |",
+        "|" + "---:|" * (len(systems) + 6),
+    ]
+    for load in loads:
+        best = [
+            max(found.get(f"score_{s}_{load}", -1) for s in ([name, "fixed2"] if name == "fixed" else [name]))
+            for name in systems
+        ]
+        scores = " | ".join("–" if value < 0 else f"{percent(value)} %" for value in best)
+        shares = " | ".join(f"{percent(found[f'{name}_engine_{load}'])} %" for name in ("admitted", "in_time"))
+        times = " | ".join(
+            f"{1000 * found[f'{name}_p99_engine_{load}']:.1f} ms".replace("-", "−") for name in ("overrun", "refusal")
+        )
+        lines.append(f"| {load[:-1]}× | {scores} | {found[f'exits_engine_{load}'] + 1:.1f} | {shares} | {times} |")
+    return "\n" + "\n".join(lines) + "\n"
+
+
+def serving_http(results: Results) -> str:
+    """What HTTP adds, and what of the throughput is left."""
+    lines = [
+        "| | over HTTP, p50 / p99 | in process, p50 / p99 | HTTP adds, p50 / p99 | saturated, per second | offline batches of 32 | ratio |",
+        "|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    for record, name in (("serving_http", "the embedded model"), ("serving_http_large", "ResANN(9, 16)")):
+        found = results(record)
+        pairs = [
+            " / ".join(f"{found['facts'][f'{what}_{p}_ms']:.1f}" for p in ("p50", "p99")) + " ms"
+            for what in ("http", "here", "overhead")
+        ]
+        rates = " | ".join(f"{found['facts'][f'{what}_per_second']:.0f}" for what in ("http", "offline"))
+        lines.append(
+            f"| {name} | {' | '.join(pairs)} | {rates} | {found['verdicts']['serving_http_throughput']['ratio']:.2f} |"
+        )
+    return "\n" + "\n".join(lines) + "\n"
+
+
+def serving_faults(results: Results) -> str:
+    """What became of the requests of an engine under faults."""
+    names = ("sent", "refused", "answered", "in_time", "died", "failed", "cancelled")
+    lines = [
+        "| | sent | refused | answered | of them in time | told that their process died | failed | cancelled | lost | wrong |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    faults = {
+        "kills": "process killed every 5 s, for a minute",
+        "cancels": "half of the requests cancelled, 30 s",
+        "soak": "twice the load of full depth, 10 minutes",
+    }
+    for kind, what in faults.items():
+        found = results(f"serving_{kind}")
+        counts = " | ".join(f"{found['facts'][f'{kind}_{name}']:,.0f}" for name in names)
+        lost, wrong = (f"{found['verdicts'][f'serving_{kind}_{end}']['ratio']:.0f}" for end in ("lost", "wrong"))
+        lines.append(f"| {what} | {counts} | {lost} | {wrong} |")
+    return "\n" + "\n".join(lines) + "\n"
+
+
+TABLES = {
+    "serving_lead": serving_lead,
+    "serving_load": serving_load,
+    "serving_http": serving_http,
+    "serving_faults": serving_faults,
+}
+"""By the name of the figure."""

@@ -1,0 +1,137 @@
+"""Inputs of other sizes than the example's: the graph is captured again, for all sizes if the model allows it."""
+
+import threading
+from collections.abc import Mapping
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_map
+
+from anytime.conversion.graph import Captured, NotCaptured
+from anytime.conversion.network import ConvertedNetwork
+from anytime.conversion.pausing import Place
+from anytime.conversion.stages import Part
+from anytime.conversion.verification import Features, is_batch, observe, two_samples, verify
+from anytime.errors import AnytimeError
+from anytime.network import eval_mode, tensors_of
+
+ATTEMPTS = 3
+"""How often a graph for all sizes is tried: one that was captured at a very small size may be valid for no other."""
+
+MOST = 16
+"""How many graphs a network holds."""
+
+_capturing = threading.RLock()
+
+
+class Sizes:
+    """Finds the graph for an input of a converted network; the first stage asks it.
+
+    The first input of another size takes as long as the conversion did, since the graph is captured again. Whether that
+    graph is right for a further size is checked against the model's own code when an input of that size comes first.
+
+    Args:
+        net: the network.
+        extra: indices of inputs that heads need at every exit.
+    """
+
+    def __init__(self, net: ConvertedNetwork, extra: list[int]) -> None:
+        self.net, self.extra, self.attempts = net, extra, 0
+        self.known: dict[Any, int] = {}
+        """By the shape of an input, without the number of samples: the number of its graph."""
+
+    def __call__(self, x: Any) -> int:
+        """The number of the graph that an input is for; 0, which refuses it, if it differs in more than its sizes."""
+        inputs = self.parts[0].inputs
+        leaves = inputs.leaves_of(x)
+        if inputs.fit(leaves) or not all(map(_alike, leaves, inputs.leaves)):
+            return 0
+        shape = tuple(tuple(leaf.shape[1:]) for leaf in leaves if isinstance(leaf, Tensor))
+        if shape not in self.known:
+            with _capturing:
+                if shape not in self.known:
+                    self._learn(x, shape)
+        return self.known[shape]
+
+    @property
+    def parts(self) -> list[Part]:
+        """What the first stage does in each graph."""
+        return self.net.stages[0].parts  # type: ignore[return-value]
+
+    def _learn(self, x: Any, shape: Any) -> None:
+        """Note the graph for this shape: one that is there, or a new one."""
+        tensors = tensors_of(x)
+        batch, kind = len(tensors[0]), tensors[0].device.type
+        # Whatever the caller is doing: predicting in inference mode, counting operations, autocasting.
+        with (
+            _disable_current_modes(),
+            torch.inference_mode(False),
+            torch.no_grad(),
+            nullcontext() if kind == "meta" else torch.autocast(kind, enabled=False),
+            eval_mode(self.net),
+        ):
+            few = two_samples(tree_map(lambda leaf: leaf[:2].clone() if is_batch(leaf, batch) else leaf, x))
+            try:
+                logits = self.net.trunk(few)
+            except Exception as error:
+                reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+                raise self._refusal(x, f"the model itself fails for it ({reason})") from error
+            features = observe(self.net.trunk, self.net._places, few)
+            leaves = self.parts[0].inputs.leaves_of(few)
+            there = [form for form, part in enumerate(self.parts) if form and part.inputs.fit(leaves)]
+            if any(self._wrong(form, shape, few, logits, features) is None for form in there):
+                return
+            reason = self._capture(shape, few, logits, features)
+        if reason is not None:
+            raise self._refusal(x, reason)
+
+    def _capture(self, shape: Any, few: Any, logits: Tensor, features: Mapping[Place, Features]) -> str | None:
+        """Add a graph that is right for this shape, at best for all; returns why there is none."""
+        if len(self.parts) == MOST:
+            return f"the graph of this model is another one for each size, and {MOST} are held already"
+        reason = None
+        for any_size in (True, False) if self.attempts < ATTEMPTS else (False,):
+            self.attempts += any_size
+            try:
+                captured = Captured(self.net.trunk, few, any_size)
+                ends = [captured.result(*place, tuple(features[place].value.shape)) for place in self.net._places]
+                if None in ends:
+                    raise NotCaptured("its captured graph has no place for an exit")
+                cut = captured.cut([*ends, captured.output], self.extra)  # type: ignore[list-item]
+            except NotCaptured as error:
+                reason = f"its graph for it cannot be captured: {error}"
+                continue
+            for stage, (part, _, _) in zip(self.net.stages, cut, strict=True):
+                stage.parts.append(part)  # type: ignore[union-attr, operator]
+            reason = self._wrong(len(self.parts) - 1, shape, few, logits, features)
+            if reason is None:
+                return None
+            for stage in self.net.stages:
+                stage.parts.pop()  # type: ignore[union-attr, operator]
+        return reason
+
+    def _wrong(self, form: int, shape: Any, few: Any, logits: Tensor, features: Mapping[Place, Features]) -> str | None:
+        """Why a graph is not right for this shape; None if it is, which is noted."""
+        self.known[shape] = form
+        try:
+            if logits.device.type != "meta":  # where there are no values to compare
+                verify(self.net, few, logits, features)
+        except NotCaptured as error:
+            del self.known[shape]
+            return str(error)
+        return None
+
+    def _refusal(self, x: Any, reason: str) -> AnytimeError:
+        try:
+            self.parts[0].inputs.flatten(x)
+        except AnytimeError as error:
+            return AnytimeError(f"{error}, and {reason}")
+        raise AssertionError
+
+
+def _alike(leaf: Any, expected: Any) -> bool:
+    """Whether a leaf of an input is as the example's, but for its sizes."""
+    return leaf.ndim == len(expected) if isinstance(leaf, Tensor) else leaf == expected

@@ -1,0 +1,69 @@
+"""A runner by itself: it is stepped by hand."""
+
+import gc
+
+import torch
+
+import anytime
+from anytime.inference.batch_times import BatchTimes, Line, sample_form
+from anytime.serving.runner import FORMS, Batch, Runner, Settings
+
+
+def runner_of(net, largest=4):
+    times = BatchTimes([Line(1e-4, 1e-4)] * net.exits, [Line(1e-5, 1e-5)] * net.exits)
+    news = []
+    accuracy = [(exit + 1) / net.exits for exit in range(net.exits)]
+    return Runner(net, Settings(times, accuracy, largest, None), news.extend), news
+
+
+def test_clients_that_choose_shapes_do_not_fill_the_memory():
+    net = anytime.create_model("resann-1-4").eval()
+    runner, news = runner_of(net)
+    xs = [torch.randn(1, 3, 8, 8 + i) for i in range(FORMS + 20)]
+    for i, x in enumerate(xs):
+        runner.add(i, x, deadline=float("inf"))
+        if i % 2:  # two at a time are in flight
+            while not runner.idle:
+                runner.step()
+        assert len(runner.known) <= FORMS
+    done = {event.id: event for event in news if event.kind == "done"}
+    with torch.inference_mode():
+        for i, x in enumerate(xs):
+            torch.testing.assert_close(done[i].logits, net(x)[done[i].exit], atol=1e-5, rtol=1e-4)
+
+
+def test_a_shape_that_is_asked_for_all_the_time_stays_known():
+    runner, _ = runner_of(anytime.create_model("resann-1-4").eval())
+    usual, known = torch.randn(1, 3, 8, 8), None
+    for i in range(2 * FORMS):
+        runner.add(2 * i, usual, deadline=float("inf"))
+        runner.add(2 * i + 1, torch.randn(1, 3, 8, 9 + i), deadline=float("inf"))
+        known = known or runner.known[sample_form(usual)]
+        assert runner.known[sample_form(usual)] is known
+        while not runner.idle:
+            runner.step()
+
+
+def test_what_is_answered_leaves_nothing_to_the_garbage_collector():
+    runner, _ = runner_of(anytime.create_model("resann-1-4").eval())
+    gc.collect()
+    gc.disable()
+    try:
+        for i in range(20):
+            runner.add(i, torch.randn(1, 3, 8, 8), deadline=float("inf"))
+            runner.step()
+        while not runner.idle:
+            runner.step()
+        assert not [found for found in gc.get_objects() if type(found) is Batch]
+    finally:
+        gc.enable()
+
+
+def test_the_first_exit_of_one_that_is_alone_is_told_with_its_answer():
+    net = anytime.create_model("resann-1-4").eval()
+    runner, told = runner_of(net)
+    runner.tell = lambda news: told.append([event.kind for event in news])
+    runner.add(0, torch.randn(1, 3, 8, 8), deadline=float("inf"))
+    while not runner.idle:
+        runner.step()
+    assert told == [["first", "done"]]
