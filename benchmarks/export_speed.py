@@ -18,6 +18,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 
 import torch
@@ -52,9 +53,7 @@ def network(name: str) -> tuple[anytime.AnytimeNetwork, int]:
         net = anytime.create_model(name).eval()
         return net, net.image_size or 224
     sys.path.append(str(Path(__file__).parents[1] / "tests"))
-    from public import repair_torchvision  # where torchvision was built for another torch, timm would not import
-
-    repair_torchvision()
+    import_module("public").repair_torchvision()  # where it was built for another torch, timm would not import
     import timm
 
     size = 224
