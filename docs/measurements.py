@@ -52,6 +52,7 @@ MEASUREMENTS = {
     "memory": benchmark("memory", TRAINING),
     "steps": benchmark("steps", INFERENCE),
     "export_resann": benchmark("export_speed", EXPORT, "resann-9-16 1 1,32 40"),
+    "export_resann_two": benchmark("export_speed", EXPORT, "resann-9-16 2 1,32 20"),
     "export_msdnet": benchmark("export_speed", [*EXPORT, "benchmarks/plain_msdnet.py"], "msdnet-cifar 1 1,32 20"),
     "export_resann50": benchmark("export_speed", EXPORT, "resann50 1 1 9"),
     "export_resnet18": benchmark("export_speed", EXPORT, "timm:resnet18 1 1,32 9"),
@@ -89,6 +90,7 @@ MEASUREMENTS = {
 
 EXPORTED = [
     ("export_resann", "resann-9-16", 1, (1, 32)),
+    ("export_resann_two", "resann-9-16", 2, (32,)),
     ("export_msdnet", "msdnet-cifar", 1, (1, 32)),
     ("export_resann50", "resann50", 1, (1,)),
     ("export_resnet18", "timm's ResNet18, converted, 4 exits", 1, (1, 32)),
@@ -104,7 +106,7 @@ def exported_rows(record: str, what: str, threads: int, batch: int) -> list[tupl
         ("stage by stage to the last exit / PyTorch", None, "the same stage by stage, as under a deadline"),
         ("through all exits / PyTorch", None, "ONNX Runtime through all exits / PyTorch"),
     ]  # fmt: skip
-    if record == "export_resann":
+    if record in ("export_resann", "export_resann_two"):
         compared.append(
             ("through all exits / one graph of all exits", "boundaries", "the same / one ONNX graph of all exits")
         )
