@@ -87,8 +87,8 @@ class Ahead:
     Examples:
         >>> ahead = Ahead()
         >>> for _ in range(10_000):
-        ...     ahead.note(late=ahead.seconds < 0.004)
-        >>> 0.0038 < ahead.seconds < 0.0043
+        ...     ahead.note(late=ahead.seconds < 0.003)
+        >>> 0.0028 < ahead.seconds < 0.0033
         True
     """
 
@@ -98,4 +98,4 @@ class Ahead:
     def note(self, late: bool) -> None:
         """Take an answer into account."""
         step = 0.00025
-        self.seconds = min(max(self.seconds + (step if late else -0.006 * step), 0.0005), 0.008)
+        self.seconds = min(max(self.seconds + (step if late else -0.006 * step), 0.0005), 0.004)
