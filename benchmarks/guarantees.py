@@ -34,6 +34,13 @@ DELTA = 0.05
 COVERAGE = 0.95
 FALL = 0.1
 KEPT = Path("runs", "outputs")
+COMBINATIONS: dict[str, dict[str, Any]] = {
+    "ensemble": {},
+    "product, power=1": {"power": 1},
+    "product": {},
+    "product, power=8": {"power": 8},
+    "caching": {},
+}
 
 
 def outputs_of(run: Path, folder: Path) -> tuple[Outputs, int, list[float]]:
@@ -141,8 +148,8 @@ def combinations(outputs: Outputs, held_out: int) -> dict[str, dict[str, Any]]:
     validation = rows(outputs, torch.arange(held_out))
     test = rows(outputs, torch.arange(held_out, len(outputs.labels)))
     found = {"exits": test.logits}
-    for name in ("ensemble", "product", "caching"):
-        rule, memory, answers = RULES[name](len(test.logits)), (), []  # type: ignore[call-arg]
+    for name, options in COMBINATIONS.items():
+        rule, memory, answers = RULES[name.split(",")[0]](len(test.logits), **options), (), []
         if name == "ensemble":
             rule.fit(validation)  # type: ignore[operator]
         for exit, logits in enumerate(test.logits):

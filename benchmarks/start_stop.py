@@ -3,7 +3,7 @@
 A leak grows with the number of predictions and the noise of the allocator does not: so memory is measured after two
 numbers of predictions, one four times the other, and what the longer one takes more is what counts.
 
-python benchmarks/start_stop.py                  # resann-9-16, 1,000 predictions after 250
+python benchmarks/start_stop.py                  # resann-9-16, 8,000 predictions after 2,000
 """
 
 import ctypes
@@ -104,5 +104,5 @@ def main(name: str, predictions: int) -> None:
 
 
 if __name__ == "__main__":
-    name, predictions = [*sys.argv[1:], *("resann-9-16", "1000")[len(sys.argv) - 1 :]]
+    name, predictions = [*sys.argv[1:], *("resann-9-16", "8000")[len(sys.argv) - 1 :]]
     main(name, int(predictions))

@@ -8,8 +8,7 @@ Facts = dict[str, dict[str, Any]]
 
 NETWORKS = {
     "cifar10-25000-resann-5-16-patch2": "ResANN(5, 16) with a patch stem, CIFAR-10, 60 epochs",
-    "cifar10-resann-9-16": "ResANN(9, 16), CIFAR-10, 10 epochs",
-    "svhn-2000-resann-5-8-patch2": "ResANN(5, 8) with a patch stem, 2,000 images of SVHN, 20 epochs",
+    "cifar10-resann-9-16": "ResANN(9, 16), CIFAR-10, 6 epochs",
     "svhn-15000-resann-5-8-patch2": "ResANN(5, 8) with a patch stem, 15,000 images of SVHN, 12 epochs",
 }
 
@@ -72,20 +71,21 @@ def coverage(found: Facts) -> str:
 def combinations(found: Facts) -> str:
     """Errors of the exits and of their combinations, and how many samples get worse on the way."""
     lines = [
-        "| network | answers | get worse | error at 1/4 of the cost | 1/2 | 3/4 | all |",
-        "|---|---|---:|---:|---:|---:|---:|",
+        "| network | answers | get worse | error at 1/4 of the cost | 1/2 | 3/4 | all | most lost at an exit, points |",
+        "|---|---|---:|---:|---:|---:|---:|---:|",
     ]
-    names = {"exits": "each exit's own", "ensemble": "`ensemble`", "product": "`product`", "caching": "`caching`"}
     for network, facts in networks(found).items():
         costs = facts["costs"]
         at = [
             max((i for i, cost in enumerate(costs) if cost <= part * costs[-1]), default=0)
             for part in (0.25, 0.5, 0.75, 1)
         ]
-        for kind, text in names.items():
-            each = facts["combinations"][kind]
+        own = facts["combinations"]["exits"]["errors"]
+        for kind, each in facts["combinations"].items():
             errors = " | ".join(f"{percent(each['errors'][i])} %" for i in at)
-            lines.append(f"| {network if kind == 'exits' else ''} | {text} | {percent(each['worse'])} % | {errors} |")
+            lost = percent(max(error - before for error, before in zip(each["errors"], own, strict=True)))
+            first, shown = (network, "each exit's own") if kind == "exits" else ("", f"`{kind}`")
+            lines.append(f"| {first} | {shown} | {percent(each['worse'])} % | {errors} | {lost} |")
     return "\n" + "\n".join(lines) + "\n"
 
 

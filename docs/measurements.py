@@ -17,7 +17,11 @@ NETWORK = [f"{SRC}/network.py", f"{SRC}/models"]
 INFERENCE = [*NETWORK, f"{SRC}/inference"]
 TRAINING = [*NETWORK, f"{SRC}/training", f"{SRC}/weights", f"{SRC}/data"]
 GUARANTEES = [f"{SRC}/inference/{name}.py" for name in ("risk", "temperature", "conformal")] + [f"{SRC}/combination"]
-NETWORKS = "runs/cifar10-25000-resann-5-16-patch2-adaloss-60-seed0 runs/svhn-2000-resann-5-8-patch2-adaloss-20-seed0"
+NETWORKS = [
+    "cifar10-25000-resann-5-16-patch2-adaloss-60-seed0",
+    "svhn-15000-resann-5-8-patch2-adaloss-12-seed1",
+    "cifar10-resann-9-16",
+]
 SERVING = [f"{SRC}/serving/{name}.py" for name in ("engine", "crew", "worker", "runner", "arena")]
 HTTP = [f"{SRC}/serving/{name}.py" for name in ("app", "server", "service", "predict", "images", "served")]
 LOAD = "--systems engine,full,fixed,fixed2,plain,litserve,ray"
@@ -47,10 +51,11 @@ MEASUREMENTS = {
     "data_parallel": benchmark("data_parallel", [*TRAINING, f"{SRC}/distributed.py"]),
     "memory": benchmark("memory", TRAINING),
     "steps": benchmark("steps", INFERENCE),
-    "export_resann": benchmark("export_speed", EXPORT, "resann-9-16 1 1,32 20"),
-    "export_msdnet": benchmark("export_speed", EXPORT, "msdnet-cifar 1 1,32 20"),
-    "export_resnet18": benchmark("export_speed", EXPORT, "timm:resnet18 1 1 20"),
-    "export_vit": benchmark("export_speed", EXPORT, "timm:vit_tiny_patch16_224 1 1 20"),
+    "export_resann": benchmark("export_speed", EXPORT, "resann-9-16 1 1,32 40"),
+    "export_msdnet": benchmark("export_speed", [*EXPORT, "benchmarks/plain_msdnet.py"], "msdnet-cifar 1 1,32 20"),
+    "export_resann50": benchmark("export_speed", EXPORT, "resann50 1 1 9"),
+    "export_resnet18": benchmark("export_speed", EXPORT, "timm:resnet18 1 1,32 9"),
+    "export_vit": benchmark("export_speed", EXPORT, "timm:vit_tiny_patch16_224 1 1,32 9"),
     "export_int8": benchmark("export_int8", EXPORT, "runs/cifar10-25000-resann-5-16-patch2-adaloss-60-seed0 {data}"),
     "import_time": benchmark("import_time", [f"{SRC}/__init__.py"]),
     "deadlines": benchmark("deadlines", INFERENCE),
@@ -59,7 +64,7 @@ MEASUREMENTS = {
     "eann_parallel": benchmark("eann_parallel", TEAM, "30"),
     "eann_parallel_ray": benchmark("eann_parallel", TEAM, "30 --ray"),
     "extras": benchmark("extras", TRAINING),
-    "guarantees": benchmark("guarantees", GUARANTEES, "--data data --splits 200 " + NETWORKS),
+    "guarantees": benchmark("guarantees", GUARANTEES, "--data data " + " ".join(f"runs/{name}" for name in NETWORKS)),
     "serving_optimum": benchmark("serving_optimum", SCHEDULER),
     "serving_rush": benchmark("serving_rush", SCHEDULER, "runs/cifar10-resann-9-16"),
     "serving_decision": benchmark("serving_decision", SCHEDULER),
@@ -82,6 +87,42 @@ MEASUREMENTS = {
 }
 """By the record's name. ``{data}`` is CIFAR-10; runs in ``runs/`` that are finished are not trained again."""
 
+EXPORTED = [
+    ("export_resann", "resann-9-16", 1, (1, 32)),
+    ("export_msdnet", "msdnet-cifar", 1, (1, 32)),
+    ("export_resann50", "resann50", 1, (1,)),
+    ("export_resnet18", "timm's ResNet18, converted, 4 exits", 1, (1, 32)),
+    ("export_vit", "timm's ViT-Tiny, converted, 4 exits", 1, (1, 32)),
+]
+"""Records of ``export_speed.py``: what they are of, the number of threads, and the batch sizes."""
+
+
+def exported_rows(record: str, what: str, threads: int, batch: int) -> list[tuple[str, str, str | None, str]]:
+    """Rows of one network and batch size."""
+    compared = [
+        ("to the last exit / PyTorch", "last", f"{what}, {threads} thread{'s' * (threads > 1)}, batch {batch}: ONNX Runtime to the last exit / PyTorch"),
+        ("stage by stage to the last exit / PyTorch", None, "the same stage by stage, as under a deadline"),
+        ("through all exits / PyTorch", None, "ONNX Runtime through all exits / PyTorch"),
+    ]  # fmt: skip
+    if record == "export_resann":
+        compared.append(
+            ("through all exits / one graph of all exits", "boundaries", "the same / one ONNX graph of all exits")
+        )
+    if record == "export_msdnet":
+        compared.append(("through all exits / the public MSDNet", "public", "the same / the public PyTorch MSDNet"))
+        compared.append(
+            (
+                "PyTorch through all exits / the public MSDNet",
+                None,
+                "our PyTorch through all exits / the public PyTorch MSDNet",
+            )
+        )
+    return [
+        (record, f"{threads} thread, batch {batch}: {figure}", name and f"{name}_{threads}_{batch}", text)
+        for figure, name, text in compared
+    ]
+
+
 ROWS = [
     ("exit_tax", "time of a step, all exits / last exit", "exit_tax", "training step of resann-9-16, batch 128: all 27 exits / last exit alone"),
     ("exit_tax_wide", "time of a step, all exits / last exit", "exit_tax", "the same of resann-7-32, 21 exits"),
@@ -99,20 +140,7 @@ ROWS = [
     ("eann_parallel", "two workers of one thread / one after the other on one thread", "eann_parallel", "an EANN whose networks cost 1 : 2 : 4, to the last answer: two workers of one thread / one after the other on one thread"),
     ("eann_parallel", "two workers of one thread / one after the other on two threads", "eann_parallel_two", "the same / one after the other on two threads"),
     ("eann_parallel_ray", "two workers of one thread / one after the other on one thread", "eann_parallel_ray", "two Ray actors / one after the other on one thread"),
-    ("export_resann", "1 thread, batch 1: stages to the last exit / PyTorch", "last_1_1", "resann-9-16, 1 thread, batch 1: ONNX stages to the last exit / PyTorch to the last exit"),
-    ("export_resann", "1 thread, batch 1: stages through all exits / PyTorch", None, "the same through all exits / PyTorch through all exits"),
-    ("export_resann", "1 thread, batch 1: stages through all exits / one graph of all exits", "boundaries_1_1", "the same / one ONNX graph with all exits"),
-    ("export_resann", "1 thread, batch 32: stages to the last exit / PyTorch", "last_1_32", "resann-9-16, 1 thread, batch 32: ONNX stages to the last exit / PyTorch to the last exit"),
-    ("export_resann", "1 thread, batch 32: stages through all exits / PyTorch", None, "the same through all exits / PyTorch through all exits"),
-    ("export_resann", "1 thread, batch 32: stages through all exits / one graph of all exits", "boundaries_1_32", "the same / one ONNX graph with all exits"),
-    ("export_msdnet", "1 thread, batch 1: stages to the last exit / PyTorch", None, "msdnet-cifar, 1 thread, batch 1: ONNX stages to the last exit / PyTorch to the last exit"),
-    ("export_msdnet", "1 thread, batch 1: stages through all exits / PyTorch", None, "the same through all exits / PyTorch through all exits"),
-    ("export_msdnet", "1 thread, batch 32: stages to the last exit / PyTorch", None, "msdnet-cifar, 1 thread, batch 32: ONNX stages to the last exit / PyTorch to the last exit"),
-    ("export_msdnet", "1 thread, batch 32: stages through all exits / PyTorch", None, "the same through all exits / PyTorch through all exits"),
-    ("export_resnet18", "1 thread, batch 1: stages to the last exit / PyTorch", None, "timm's ResNet18 at 224×224, converted, 4 exits, 1 thread, batch 1: ONNX stages to the last exit / PyTorch to the last exit"),
-    ("export_resnet18", "1 thread, batch 1: stages through all exits / PyTorch", None, "the same through all exits / PyTorch through all exits"),
-    ("export_vit", "1 thread, batch 1: stages to the last exit / PyTorch", None, "timm's ViT-Tiny at 224×224, converted, 4 exits, 1 thread, batch 1: ONNX stages to the last exit / PyTorch to the last exit"),
-    ("export_vit", "1 thread, batch 1: stages through all exits / PyTorch", None, "the same through all exits / PyTorch through all exits"),
+    *(row for name, what, threads, batches in EXPORTED for batch in batches for row in exported_rows(name, what, threads, batch)),
     ("export_int8", "batch 1: int8 / float32, all exits", None, "trained resann-5-16 with `patch2` on ONNX Runtime, batch 1, all exits: 8-bit integers / floats"),
     ("export_int8", "batch 32: int8 / float32, all exits", None, "trained resann-5-16 with `patch2` on ONNX Runtime, batch 32, all exits: 8-bit integers / floats"),
     ("import_time", "import anytime / import torch", "import_time", "`import anytime` / `import torch`"),

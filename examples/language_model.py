@@ -1,7 +1,7 @@
 """A small GPT-2, from a config, that predicts the next character of English text, with exits after its first blocks.
 
 pip install -e ".[examples]"
-python examples/language_model.py                # about two minutes on one core
+python examples/language_model.py                # two and a half minutes on one core
 
 The text ships with Python: the topics of its `help()` (pydoc_data), half a million characters. What is measured is the
 loss of each character given those before it. Per-token early exit while generating, which needs a key-value cache that

@@ -93,7 +93,7 @@ class Exported {
       const double now = milliseconds();
       fastest[exit] = fastest[exit] > 0 ? std::min(fastest[exit], now - before) : now - before;
       before = now;
-      if (exit + 1 == stages.size() || now - start + 1.1 * fastest[exit + 1] > deadline) {
+      if (exit + 1 == stages.size() || now - start + 1.1 * fastest[exit + 1] >= deadline) {
         heads[exit].run(values);
         const auto &logits = values.at("logits");
         const float *data = logits.GetTensorData<float>();

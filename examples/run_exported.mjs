@@ -38,7 +38,7 @@ export class Exported {
       const now = performance.now();
       this.milliseconds[exit] = Math.min(this.milliseconds[exit] || Infinity, now - before);
       before = now;
-      if (exit + 1 === this.stages.length || now - start + 1.1 * this.milliseconds[exit + 1] > deadline) {
+      if (exit + 1 === this.stages.length || now - start + 1.1 * this.milliseconds[exit + 1] >= deadline) {
         return { exit, logits: Array.from((await answer()).data) };
       }
       exit++;

@@ -25,26 +25,19 @@ EXTRAS = {
     "const+distill": "CONST, distillation",
     "const+boosting": "CONST, boosted exits",
 }
-SEEDS = {
-    "minutes": {},  # the first look is at the paper's own table
-    "laptop": {"svhn": 3, "cifar10": 3},
-    "paper": {"svhn": 1, "cifar10": 1, "cifar100": 1},
+SETTINGS: dict[str, list[tuple[str, str, int]]] = {
+    "minutes": [],  # the first look is at the paper's own table
+    "laptop": [(MODELS["svhn"], "svhn", 3), ("msdnet-cifar-4-2-1", "svhn", 1), (MODELS["cifar10"], "cifar10", 3)],
+    "paper": [("resann-9-16", "svhn", 1), ("resann-9-16", "cifar10", 1), ("msdnet-cifar", "cifar100", 1)],
 }
+"""Network, data set and number of seeds; with the paper's means IMTA's and BoostNet's own network on CIFAR-100."""
 PLACES = [f"{fraction:g} of the cost" for fraction in FRACTIONS]
-
-
-def model_for(preset: str, data: str) -> str:
-    """The network that is trained on a data set; with the paper's means, IMTA's and BoostNet's own on CIFAR-100."""
-    if preset == "paper":
-        return "msdnet-cifar" if data == "cifar100" else "resann-9-16"
-    return MODELS[data]
 
 
 def runs(preset: str) -> list[Run]:
     """Seed by seed all extras, the schemes that they are compared with, and OPT."""
     made = []
-    for data, seeds in SEEDS[preset].items():
-        model = model_for(preset, data)
+    for model, data, seeds in SETTINGS[preset]:
         opts = [f"opt-{exit + 1}" for exit in opt_exits(model, FRACTIONS)]
         for seed in range(seeds):
             made += [make(preset, model, data, scheme, seed) for scheme in (*BASES, *EXTRAS, *opts)]
@@ -54,18 +47,23 @@ def runs(preset: str) -> list[Run]:
 def show(preset: str, records: Records) -> Section:
     """Test errors at fractions of the cost, relative to OPT, and paired with AdaLoss's of the same seed."""
     section = Section(TITLE, CLAIM, records.of(runs(preset)), len(runs(preset)))
-    for data in SEEDS[preset]:
-        found = {scheme: records.seeds(preset, model_for(preset, data), data, scheme) for scheme in BASES | EXTRAS}
+    for model, data, seeds in SETTINGS[preset]:
+        found = {scheme: _first(records.seeds(preset, model, data, scheme), seeds) for scheme in BASES | EXTRAS}
         if any(found[scheme] for scheme in EXTRAS):
-            _add_errors(section, data, found)
-            _add_increases(section, data, found, _opt(preset, records, data))
-            _add_differences(section, data, found)
+            where = f"{data} ({model})"
+            _add_errors(section, where, found)
+            _add_increases(section, where, found, _opt(preset, records, model, data))
+            _add_differences(section, where, found)
     return section
 
 
-def _opt(preset: str, records: Records, data: str) -> dict[int, list[float]]:
+def _first(found: dict[int, Record], seeds: int) -> dict[int, Record]:
+    """Without the further seeds that other experiments have of a scheme."""
+    return {seed: record for seed, record in found.items() if seed < seeds}
+
+
+def _opt(preset: str, records: Records, model: str, data: str) -> dict[int, list[float]]:
     """By seed, OPT's errors at the fractions; only where all of its exits are done."""
-    model = model_for(preset, data)
     exits = [opt_exits(model, (fraction,))[0] for fraction in FRACTIONS]
     found = [records.seeds(preset, model, data, f"opt-{exit + 1}") for exit in exits]
     seeds = sorted(set.intersection(*map(set, found)))
@@ -75,8 +73,8 @@ def _opt(preset: str, records: Records, data: str) -> dict[int, list[float]]:
     }
 
 
-def _add_errors(section: Section, data: str, found: dict[str, dict[int, Record]]) -> None:
-    section.text.append(f"Test error on {data} in % at fractions of the cost, mean ± standard deviation over seeds.")
+def _add_errors(section: Section, where: str, found: dict[str, dict[int, Record]]) -> None:
+    section.text.append(f"Test error on {where} in % at fractions of the cost, mean ± standard deviation over seeds.")
     rows = []
     for scheme, label in (BASES | EXTRAS).items():
         errors = [errors_at(record, FRACTIONS) for record in found[scheme].values()]
@@ -86,7 +84,7 @@ def _add_errors(section: Section, data: str, found: dict[str, dict[int, Record]]
 
 
 def _add_increases(
-    section: Section, data: str, found: dict[str, dict[int, Record]], opt: dict[int, list[float]]
+    section: Section, where: str, found: dict[str, dict[int, Record]], opt: dict[int, list[float]]
 ) -> None:
     rows = []
     for scheme, label in (BASES | EXTRAS).items():
@@ -98,11 +96,11 @@ def _add_increases(
         if each:
             rows.append([label, *map(spread, zip(*each, strict=True)), len(each)])
     if rows:
-        section.text.append(f"Relative increase in test error over OPT on {data}, in %.")
+        section.text.append(f"Relative increase in test error over OPT on {where}, in %.")
         section.table(["", *PLACES, "n"], rows)
 
 
-def _add_differences(section: Section, data: str, found: dict[str, dict[int, Record]]) -> None:
+def _add_differences(section: Section, where: str, found: dict[str, dict[int, Record]]) -> None:
     """AdaLoss's error minus the extra's, seed by seed; above 0 the extra is better."""
     rows, ours = [], found["adaloss"]
     for scheme, label in EXTRAS.items():
@@ -112,9 +110,9 @@ def _add_differences(section: Section, data: str, found: dict[str, dict[int, Rec
         pairs = [(errors_at(ours[seed], FRACTIONS), errors_at(found[scheme][seed], FRACTIONS)) for seed in seeds]
         gains = [Interval.of([one[i] - other[i] for one, other in pairs]) for i in range(len(FRACTIONS))]
         rows.append([label, *(gain.percent() for gain in gains), len(seeds)])
-        section.verdicts.append(f"**{data}.** At all of the cost " + compare(label, "AdaLoss", gains[-1]))
+        section.verdicts.append(f"**{where}.** At all of the cost " + compare(label, "AdaLoss", gains[-1]))
     if rows:
         section.text.append(
-            f"AdaLoss's test error minus that of each on {data}, in points: above 0 the extra is better."
+            f"AdaLoss's test error minus that of each on {where}, in points: above 0 the extra is better."
         )
         section.table(["", *PLACES, "n"], rows)

@@ -20,6 +20,7 @@ import anytime
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"
 MODULES = EXAMPLES / "node_modules"
+HEADERS = Path(os.environ.get("ONNXRUNTIME_INCLUDE", "/usr/include/onnxruntime"))
 needs_node = pytest.mark.skipif(
     not (MODULES / "onnxruntime-node").is_dir() or shutil.which("node") is None,
     reason="needs Node and: npm install --ignore-scripts --prefix examples onnxruntime-node onnxruntime-web",
@@ -89,6 +90,25 @@ def test_python_prepares_images_as_training_does(tmp_path):
 
     found = runner["read"](str(tmp_path / "a.png"), asdict(prepare))
     torch.testing.assert_close(torch.from_numpy(found), prepare(tmp_path / "a.png").contiguous(), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    shutil.which("g++") is None or not (HEADERS / "onnxruntime_cxx_api.h").is_file(),
+    reason="needs g++, nlohmann/json and ONNX Runtime's headers (Debian 13: libonnxruntime-dev), $ONNXRUNTIME_INCLUDE",
+)
+def test_cpp(folder, tmp_path):
+    """Linked with the library that is in the Python package, newer than the headers or as old."""
+    import onnxruntime
+
+    library = next((Path(onnxruntime.__file__).parent / "capi").glob("libonnxruntime.so.*"))
+    (tmp_path / "libonnxruntime.so.1").symlink_to(library)  # the name that the linked program looks for
+    options = ["-std=c++17", "-Wall", "-Werror", "-I", HEADERS, library, f"-Wl,-rpath,{tmp_path}"]
+    subprocess.run(["g++", EXAMPLES / "run_exported.cpp", *options, "-o", tmp_path / "run"], check=True)
+    np.load(folder / "input.npy").tofile(tmp_path / "input.bin")
+    command = [tmp_path / "run", folder / "onnx", tmp_path / "input.bin"]
+    check(folder, answer_of(command), -1)
+    check(folder, answer_of([*command, "0"]), 0)
 
 
 @needs_node

@@ -110,7 +110,8 @@ def _rgb(image: Any) -> Any:
         if isinstance(image, pillow.Image):
             return to_rgb(image)
     except Exception as error:  # Pillow raises what its decoders raise: OSError, SyntaxError, ValueError, …
-        raise AnytimeError(f"cannot read the image {image}: {error}") from error
+        reason = getattr(error, "strerror", None) or error  # without errno and the path again
+        raise AnytimeError(f"cannot read the image {image}: {reason}") from error
     raise AnytimeError(f"got a {type(image).__name__} for an image; expected a path, a Pillow image, or uint8 pixels")
 
 

@@ -25,7 +25,13 @@ class Progress(AbstractContextManager["Progress"], Protocol):
 
 
 def progress(
-    title: str, epochs: int, images: int | None, done: int = 0, show: bool = True, unit: str = "images"
+    title: str,
+    epochs: int,
+    images: int | None,
+    done: int = 0,
+    show: bool = True,
+    unit: str = "images",
+    percent: bool = True,
 ) -> Progress:
     """A bar if standard error is a terminal, else lines.
 
@@ -36,12 +42,13 @@ def progress(
         done: images trained on before the run was resumed.
         show: whether to show anything.
         unit: what is counted, if not images.
+        percent: whether errors are shares, which are shown in percent.
     """
     if not show:
         return Silence()
     if sys.stderr.isatty() and importlib.util.find_spec("rich"):
         return Bar(title, epochs, images, done, unit)
-    return Lines(title, epochs, unit)
+    return Lines(title, epochs, unit, percent)
 
 
 class Silence(Progress):
@@ -55,8 +62,8 @@ class Silence(Progress):
 class Lines(Silence):
     """One line per epoch on standard error, at most one per second: for logs and pipes."""
 
-    def __init__(self, title: str, epochs: int, unit: str = "images") -> None:
-        self.title, self.epochs, self.unit, self.last = title, epochs, unit, 0.0
+    def __init__(self, title: str, epochs: int, unit: str = "images", percent: bool = True) -> None:
+        self.title, self.epochs, self.unit, self.percent, self.last = title, epochs, unit, percent, 0.0
 
     def epoch(self, record: dict[str, Any]) -> None:
         """Print one line."""
@@ -65,7 +72,7 @@ class Lines(Silence):
             return
         self.last = now
         errors = (record.get("validation") or record["train"])["errors"]
-        form = ".1%" if self.unit == "images" else ".4g"
+        form = ".1%" if self.percent else ".4g"
         print(
             f"{self.title}  epoch {record['epoch']}/{self.epochs}  {record['images_per_second']:,.0f} {self.unit}/s  "
             f"loss {spread(record['train']['losses'], '.3f')}  error {spread(errors, form)}",

@@ -3,8 +3,11 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
 MODELS = """
 from torch import nn
@@ -44,12 +47,42 @@ def test_a_model_of_ones_own_from_the_first_command_to_the_last(anytime_command,
         assert len(json.loads(done.stdout)["macs"]) == 1
 
 
-@pytest.mark.slow
-def test_every_command_on_a_model_of_a_library(anytime_command, tmp_path):
+@pytest.fixture
+def libraries(tmp_path):
+    """The libraries can be imported by commands that run in ``tmp_path``, whatever torchvision is installed."""
     start = "import sys; sys.path.insert(0, {tests!r}); import public; public.repair_torchvision()"
-    from pathlib import Path
-
     (tmp_path / "sitecustomize.py").write_text(start.format(tests=str(Path(__file__).parents[1])))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("libraries")
+def test_pretrained_weights_come_from_the_cache_of_the_library(anytime_command, environment, tmp_path):
+    """As timm's client lays its cache out; there is no network."""
+    timm = pytest.importorskip("timm")
+    cache = tmp_path / "cache"
+    environment |= {"HF_HUB_OFFLINE": "1", "HF_HUB_CACHE": str(cache)}
+    words = "convert timm:resnet18 --pretrained --exits 3 --data digits --output r18"
+    refused = anytime_command(words)
+    assert refused.returncode == 2
+    assert "weights of timm:resnet18 cannot be had" in refused.stderr.splitlines()[-1]
+    public = timm.create_model("resnet18").state_dict()
+    repository = cache / "models--timm--resnet18.a1_in1k"
+    snapshot = repository / "snapshots" / ("0" * 40)
+    snapshot.mkdir(parents=True)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text("0" * 40)
+    save_file(public, snapshot / "model.safetensors")
+    done = anytime_command(words)
+    assert done.returncode == 0, done.stderr
+    saved = load_file(tmp_path / "r18" / "model.safetensors")
+    weights = [tensor for name, tensor in saved.items() if name.endswith("layer3.0.conv1.weight")]
+    assert weights
+    assert all(torch.equal(tensor, public["layer3.0.conv1.weight"]) for tensor in weights)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("libraries")
+def test_every_command_on_a_model_of_a_library(anytime_command):
     for words in (
         "convert timm:resnet18 --exits 4 --data digits --output r18",
         "train --model r18 --data digits --subset 200 --epochs 1 --output trained",

@@ -103,3 +103,27 @@ def test_a_converted_network_says_why_it_cannot_be_pickled():
     net = anytime.convert(nn.Sequential(*(nn.Linear(4, 4) for _ in range(4))), torch.zeros(1, 4), exits=2)
     with pytest.raises(anytime.AnytimeError, match=r"cannot be pickled.*anytime\.save"):
         pickle.dumps(net)
+
+
+def test_pretrained_weights_of_torchvision_fill_all_but_the_classifier(monkeypatch):
+    models = pytest.importorskip("torchvision.models")
+    public = models.squeezenet1_1(weights=None).state_dict()
+    monkeypatch.setattr("torchvision.models._api.load_state_dict_from_url", lambda *_args, **_options: public)
+    net = build_converted("torchvision:squeezenet1_1", (3, 32, 32), 2, {"num_classes": 5}, pretrained=True)
+    own = net.model.state_dict()
+    same = [name for name in own if torch.equal(own[name], public.get(name))] if own.keys() == public.keys() else []
+    assert own.keys() - same == {"classifier.1.weight", "classifier.1.bias"}
+    assert "pretrained" not in net.config["options"]  # what is saved is built again without them
+
+
+def test_pretrained_weights_that_cannot_be_had(monkeypatch):
+    pytest.importorskip("torchvision.models")
+
+    def no_network(*_args, **_options):
+        raise OSError("no route to host\nand more")
+
+    monkeypatch.setattr("torchvision.models._api.load_state_dict_from_url", no_network)
+    with pytest.raises(anytime.AnytimeError, match=r"OSError: no route to host and more\): connect to the"):
+        build_converted("torchvision:squeezenet1_1", (3, 32, 32), 2, pretrained=True)
+    with pytest.raises(anytime.AnytimeError, match="torchvision:NAME, not for transformers:BertModel"):
+        build_converted("transformers:BertModel", (3, 32, 32), pretrained=True)

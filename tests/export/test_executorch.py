@@ -11,7 +11,7 @@ import anytime
 pytest.importorskip("executorch", reason='needs: pip install "anytime-nets[executorch]"')
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
-CONVERTED = [("transformers", name) for name in ("ViT", "ResNet", "BERT")]
+CONVERTED = [("transformers", name) for name in ("ViT", "ResNet", "BERT", "ConvNeXt", "DistilBERT")]
 
 
 @pytest.mark.parametrize("name", ["resann", "patches", "bottlenecks"])

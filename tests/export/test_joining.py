@@ -87,6 +87,18 @@ def test_threads_make_each_graph_once():
     assert all(torch.equal(answer, answers[0]) for answer in answers)
 
 
+def test_memory_is_bounded(monkeypatch):
+    monkeypatch.setattr("anytime.export.joining.MOST", 2)
+    x = torch.randn(2, 32)
+    folder = anytime.export.onnx(shared().eval(), x, tempfile.mkdtemp())
+    net, made = anytime.load_exported(folder), []
+    join = net._segments._runners.join
+    net._segments._runners = net._segments._runners._replace(join=lambda *given: made.append(1) or join(*given))
+    answers = [net(x, [exit])[0] for exit in (0, 1, 2, 3, 0)]
+    assert len(made) == 2
+    assert all(distance(a, b) < 1e-5 for a, b in zip(answers, net(x), strict=False))
+
+
 def test_what_cannot_be_joined_runs_stage_by_stage(monkeypatch):
     monkeypatch.setattr("anytime.export.onnx_runtime.can_join", lambda _: False)
     folder = anytime.export.onnx(shared().eval(), torch.randn(2, 32), tempfile.mkdtemp())

@@ -5,7 +5,10 @@ import subprocess
 import sys
 
 import pytest
+import torch
 from short_runs import small, train
+
+import anytime
 
 TRAIN = """
 import anytime
@@ -43,6 +46,14 @@ def test_elsewhere_there_is_a_line_for_the_last_epoch(data, capsys):
     lines = capsys.readouterr().err.splitlines()
     assert 1 <= len(lines) <= 2
     assert re.search(r"resann-1-4 AdaLoss  epoch 2/2  [\d,]+ images/s  loss .* error .*%", lines[-1])
+
+
+def test_shares_are_percentages_and_other_errors_numbers(capsys):
+    batches = [(torch.randn(8, 1, 8, 8), torch.randint(10, (8,)))]
+    train(small(), batches, show=True)
+    assert re.search(r"samples/s  loss .* error \d+\.\d% … ", capsys.readouterr().err)
+    train(small(), [(x, torch.randn(8, 10)) for x, _ in batches], show=True, loss=anytime.losses.squared)
+    assert "%" not in capsys.readouterr().err
 
 
 def test_nothing_is_shown_if_so_wished(data, capsys):

@@ -7,6 +7,9 @@ from typing import Any, NamedTuple
 from anytime.export.description import Description, GraphFile, Runner, Runners
 from anytime.export.graphs import LOGITS
 
+MOST = 8
+"""So many sets of wanted exits get graphs of their own, which take memory; any others run stage by stage."""
+
 
 class Segment(NamedTuple):
     """The stages from one wanted exit to the next, and its head, as one graph."""
@@ -30,9 +33,11 @@ class Segments:
         self._lock = threading.Lock()
 
     def through(self, exits: frozenset[int]) -> list[Segment] | None:
-        """The segments that end at these exits, shallow to deep; None if their graphs cannot be joined."""
+        """The segments that end at these exits, shallow to deep; None if their stages are to run one by one."""
         if exits not in self._ways:
             with self._lock:
+                if len(self._ways) >= MOST and exits not in self._ways:
+                    return None
                 self._ways[exits] = self._way(sorted(exits))
         return self._ways[exits]
 

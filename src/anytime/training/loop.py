@@ -18,6 +18,7 @@ from anytime.data.dataset import Data
 from anytime.errors import AnytimeError, check_integer
 from anytime.evaluation import Curve, check_classes, evaluate, image_batches, measure, spread_out
 from anytime.losses import Function, cross_entropy
+from anytime.metrics import SHARES
 from anytime.network import AnytimeNetwork, eval_mode
 from anytime.progress import Progress, progress
 from anytime.training.averaging import WeightAverage
@@ -143,7 +144,8 @@ class Training:
 
     def progress(self, title: str, done: int, show: bool) -> Progress:
         """What shows how far the training is."""
-        return progress(title, self.recipe.epochs, self.source.expected, done, show, self.source.unit)
+        percent = getattr(self.objective.metric, "__name__", "") in SHARES
+        return progress(title, self.recipe.epochs, self.source.expected, done, show, self.source.unit, percent)
 
     def epoch_steps(self) -> Iterator[tuple[Tensor, int]]:
         """Do the rest of this epoch's steps; yields the losses and the number of samples of each."""
