@@ -166,7 +166,10 @@ class HttpClient:
                 self._read(key.fileobj)
 
     def _read(self, connection: Any) -> None:
-        part = connection.recv(65536)
+        try:
+            part = connection.recv(65536)
+        except OSError:  # reset
+            part = b""
         content, done = self.asked.get(connection, (bytearray(), lambda _: None))
         content += part
         head, found, body = bytes(content).partition(b"\r\n\r\n")

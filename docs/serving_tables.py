@@ -84,7 +84,7 @@ def serving_faults(results: Results) -> str:
     ]
     faults = {
         "kills": "process killed every 5 s, for a minute",
-        "cancels": "half of the requests cancelled, 30 s",
+        "cancels": "half of the requests cancelled within 20 ms, 30 s",
         "soak": "twice the load of full depth, 10 minutes",
     }
     for kind, what in faults.items():

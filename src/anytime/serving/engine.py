@@ -23,7 +23,7 @@ from anytime.serving.crew import Crew, EngineDiedError
 from anytime.serving.model import Model
 from anytime.serving.request import Answer, Request, settle
 from anytime.serving.runner import Event
-from anytime.serving.slowdown import Pace, SlowDown
+from anytime.serving.slowdown import Ahead
 from anytime.serving.tables import Tables
 from anytime.serving.worker import Add
 
@@ -94,8 +94,7 @@ class Engine:
         self._waiting: dict[Any, list[Request]] = {}
         self._number, self._bytes, self._closing = 0, 0, False
         self._empty = threading.Condition(self._lock)
-        self._reply = SlowDown()  # of milliseconds between a worker's answer and the future's
-        self._replied = Pace()
+        self._ahead = Ahead()
         self._owner = os.getpid()
         names = ("admitted", "refused", "answered", "in_time", "late", "failed", "cancelled", "restarts")
         self._counts = dict.fromkeys(names, 0)
@@ -155,12 +154,12 @@ class Engine:
         if not workers:
             raise OverloadedError("no engine process is ready: one is being started", 1.0)
         worst, seconds, best = inf, 0.0, None
-        allowance, in_flight = self._allowance(now), self._requests.values()
+        in_flight = self._requests.values()
         for worker in workers:
             waiting = self._waiting.setdefault(worker, [])
             entries = [(other.deadline, other.size) for other in waiting]
             insort(entries, (request.deadline, request.size))
-            entries = [(deadline - allowance, size) for deadline, size in entries]
+            entries = [(deadline - self._ahead.seconds, size) for deadline, size in entries]
             pace = self._crew.pace[worker].at(now)
             late = lateness(self._tables, pace, entries, now, busy=any(r.worker is worker for r in in_flight))
             if late < worst:
@@ -172,10 +171,6 @@ class Engine:
             raise OverloadedError("its first exit, or that of a request before it, would be late", max(worst, 0.001))
         return best
 
-    def _allowance(self, now: float) -> float:
-        """Seconds that an answer needs from the worker to the future, at the 95th percentile."""
-        return 0.001 * self._replied.at(now).high
-
     def _send(self, request: Request, worker: Any) -> None:
         """Give a request to a worker."""
         request.worker, request.waits = worker, True
@@ -184,9 +179,7 @@ class Engine:
         if request.slot is None and (stored := self._crew.store(x)) is not None:
             request.slot, request.x = stored
             x = request.x
-        worker.send(
-            Add(request.id, x, request.deadline - self._allowance(time.perf_counter()), request.on_exit is not None)
-        )
+        worker.send(Add(request.id, x, request.deadline - self._ahead.seconds, request.on_exit is not None))
 
     def _cancelled(self, request: Request) -> None:
         with self._lock:
@@ -249,8 +242,8 @@ class Engine:
         if not settle(request.future, answer):
             return
         with self._lock:
-            self._reply.note(0.001, now - event.moment)
-            self._replied = Pace(self._reply.mean, self._reply.high, moment=now)
+            if event.stopped_by == "deadline" or now > request.deadline:
+                self._ahead.note(late=now > request.deadline)
             self._counts["answered"] += 1
             self._counts["in_time" if now <= request.deadline else "late"] += 1
             self._exits[event.exit] += 1

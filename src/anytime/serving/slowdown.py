@@ -75,3 +75,27 @@ class SlowDown:
         """
         piece = seconds if longest is None else min(seconds, longest)
         return self.mean * seconds + (self.high - self.mean) * sqrt(seconds * piece)
+
+
+class Ahead:
+    """How long before its deadline an answer should be ready, learned from those that waited for theirs.
+
+    What a deadline is missed by has many reasons: a stage that was interrupted, the way of the answer to whoever
+    asked. Each late answer adds to the time, each one in time takes a little of it, so that about six in a thousand
+    are late.
+
+    Examples:
+        >>> ahead = Ahead()
+        >>> for _ in range(10_000):
+        ...     ahead.note(late=ahead.seconds < 0.003)
+        >>> 0.0028 < ahead.seconds < 0.0033
+        True
+    """
+
+    def __init__(self) -> None:
+        self.seconds = 0.0025
+
+    def note(self, late: bool) -> None:
+        """Take an answer into account."""
+        step = 0.00025
+        self.seconds = min(max(self.seconds + (step if late else -0.006 * step), 0.0005), 0.004)
