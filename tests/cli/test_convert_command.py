@@ -3,10 +3,12 @@
 import json
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import load_file, save_file
 
 MODELS = """
@@ -82,7 +84,14 @@ def test_pretrained_weights_come_from_the_cache_of_the_library(anytime_command, 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("libraries")
-def test_every_command_on_a_model_of_a_library(anytime_command):
+def test_every_command_on_a_model_of_a_library(anytime_command, tmp_path):
+    draw = torch.Generator().manual_seed(0)
+    for split, number in (("train", 40), ("test", 4)):
+        for name, i in product(("dark", "light"), range(number)):
+            pixels = torch.randint(128, (32, 32, 3), dtype=torch.uint8, generator=draw) + 127 * (name == "light")
+            path = tmp_path / "photos" / split / name / f"{i}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(pixels.numpy()).save(path)
     for words in (
         "convert timm:resnet18 --exits 4 --data digits --output r18",
         "train --model r18 --data digits --subset 200 --epochs 1 --output trained",
@@ -90,7 +99,7 @@ def test_every_command_on_a_model_of_a_library(anytime_command):
         "evaluate trained --budgets",
         "calibrate trained --budget 0.7",
         "profile trained --repeats 2 --save",
-        "train --model torchvision:squeezenet1_1 --exits 2 --data digits --size 32 --subset 64 --epochs 1 --output s",
+        "train --model torchvision:squeezenet1_1 --exits 2 --data photos --epochs 1 --output s",
     ):
         done = anytime_command(words)
         assert done.returncode == 0, (words, done.stderr)

@@ -41,6 +41,17 @@ def test_a_model_of_ones_own_is_loaded_if_it_is_trusted(tmp_path, monkeypatch):
     assert anytime.load(tmp_path / "model").places == net.places
 
 
+def test_nothing_is_downloaded_unless_asked_for(monkeypatch):
+    pytest.importorskip("torchvision")
+
+    def download(*_args, **_options):
+        pytest.fail("weights were downloaded")
+
+    monkeypatch.setattr("torchvision.models._api.load_state_dict_from_url", download)
+    net = build_converted("torchvision:lraspp_mobilenet_v3_large", (3, 32, 32), 1, {"num_classes": 5})
+    assert net.eval()(torch.zeros(1, 3, 32, 32))[-1].shape == (1, 5, 32, 32)
+
+
 def test_torchvision_needs_no_trust(tmp_path):
     pytest.importorskip("torchvision")
     name = "torchvision:squeezenet1_1"

@@ -155,7 +155,9 @@ def _pretrained(library: str, what: str, options: dict[str, Any]) -> nn.Module:
 def _torchvision(what: str, options: dict[str, Any]) -> nn.Module:
     models = require("torchvision.models", "examples")
     _check("torchvision", what, models.list_models(), options)
-    return models.get_model(what, weights=None, **options)
+    # Models for segmentation and detection download the weights of their backbone unless told not to.
+    backbone = "weights_backbone" in inspect.signature(models.get_model_builder(what)).parameters
+    return models.get_model(what, weights=None, **({"weights_backbone": None} if backbone else {}), **options)
 
 
 def _transformers(what: str, options: dict[str, Any]) -> nn.Module:
