@@ -278,7 +278,7 @@ def test_what_is_no_network():
     for thing in (nn.Linear(2, 2).eval(), 5):
         with pytest.raises(anytime.AnytimeError, match=r"no steps\(x\)"):
             anytime.predict(thing, X)
-    with pytest.raises(anytime.AnytimeError, match="not an AnytimeNetwork"):
+    with pytest.raises(anytime.AnytimeError, match="expects an AnytimeNetwork, not a Linear"):
         anytime.profile(nn.Linear(2, 2), X)
 
     class Nothing:
