@@ -9,7 +9,6 @@ Facts = dict[str, dict[str, Any]]
 NETWORKS = {
     "cifar10-25000-resann-5-16-patch2": "ResANN(5, 16) with a patch stem, CIFAR-10, 60 epochs",
     "cifar10-resann-9-16": "ResANN(9, 16), CIFAR-10, 6 epochs",
-    "svhn-2000-resann-5-8-patch2": "ResANN(5, 8) with a patch stem, 2,000 images of SVHN, 20 epochs",
     "svhn-15000-resann-5-8-patch2": "ResANN(5, 8) with a patch stem, 15,000 images of SVHN, 12 epochs",
 }
 
