@@ -15,6 +15,8 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Connection
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -196,9 +198,10 @@ class LitServer:
     """LitServe at full depth; its documented batching, with the batch that is fastest here."""
 
     def __init__(self, folder: str, batch: int, port: int = 8123) -> None:
-        with open("/tmp/serving_litserve.py", "w") as file:
-            file.write(LIT)
-        command = [sys.executable, "/tmp/serving_litserve.py", folder, str(batch), "0.002", str(port)]
+        self.folder = TemporaryDirectory()  # a file, since LitServe's processes import it
+        script = Path(self.folder.name, "server.py")
+        script.write_text(LIT, encoding="utf-8")
+        command = [sys.executable, str(script), folder, str(batch), "0.002", str(port)]
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
         self.client = HttpClient(port, "/predict")
         ready = threading.Event()
@@ -215,6 +218,7 @@ class LitServer:
     def close(self) -> None:
         os.killpg(self.process.pid, 9)
         self.process.wait()
+        self.folder.cleanup()
 
 
 class RayServer:
