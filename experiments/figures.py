@@ -38,6 +38,11 @@ def plot_differences(
             shown[scheme] = axis.errorbar(where, means, bars, **style)
         axis.set_xticks(range(len(places)), places)
         axis.set_xlabel(x_name)
+        # Linear within a point, logarithmic beyond: early exits differ by tens of points, late ones by tenths.
+        axis.set_yscale("symlog", linthresh=1, linscale=1.5)
+        ticks = [-30, -10, -3, -1, -0.5, 0, 0.5, 1, 3, 10, 30]
+        axis.set_yticks(ticks, [f"{tick:g}".replace("-", "−") for tick in ticks])
+        axis.minorticks_off()
         finish(axis, panel, legend=False)
     axes[0][0].set_ylabel(y_name)
     legend_below(figure, shown)
