@@ -28,7 +28,7 @@ class Bounds(NamedTuple):
 def busy_for(tables: Tables, pace: Pace) -> float:
     """Seconds that the stage which is running may still take."""
     size = max(1, round(pace.batch))
-    return pace.high * max(line.at(size) for line in tables.times.stages)
+    return pace.high * tables.longest_stage.at(size)
 
 
 def lateness(tables: Tables, pace: Pace, waiting: Sequence[tuple[float, int]], now: float, busy: bool) -> float:

@@ -246,7 +246,7 @@ class Runner:
         try:
             batch = self._gathered(tasks)
             reached = self.net.exit_after(batch.tasks[0].stage - 1, batch.state)
-            parts = reached().split([task.size for task in batch.tasks])
+            parts = reached().float().cpu().split([task.size for task in batch.tasks])
         except Exception as error:
             self._failed(tasks, error)
             return False

@@ -46,22 +46,25 @@ class SlowDown:
     def __init__(self, window: int = 128) -> None:
         # Until something is known: as measured, and half as long again at the 95th percentile.
         self._latest = deque([1.0] * 15 + [1.5], window)
-        self._sorted = sorted(self._latest)
+        self._sorted, self._sum = sorted(self._latest), sum(self._latest)
         self._update()
 
     def note(self, expected: float, measured: float) -> None:
         """Take one stage into account."""
         ratio = measured / max(expected, 1e-9)
         if len(self._latest) == self._latest.maxlen:
-            del self._sorted[bisect_left(self._sorted, self._latest.popleft())]
+            oldest = self._latest.popleft()
+            del self._sorted[bisect_left(self._sorted, oldest)]
+            self._sum -= oldest
         self._latest.append(ratio)
         insort(self._sorted, ratio)
+        self._sum += ratio
         self._update()
 
     def _update(self) -> None:
         most = max(1, int(0.95 * len(self._sorted)))
         # One stage that was interrupted for long must not count as a hundred: the mean is that of the rest.
-        self.mean = sum(self._sorted[:most]) / most
+        self.mean = (self._sum - sum(self._sorted[most:])) / most
         self.high = max(self.mean, self._sorted[most - 1])
         # Twice as far from the mean: for the last stage before a deadline, where nothing can be made up for.
         self.safe = 2 * self.high - self.mean
