@@ -4,11 +4,12 @@ from bisect import bisect_right, insort
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from math import inf, sqrt
+from math import inf
 from operator import attrgetter
 from typing import Any
 
-from anytime.serving.slowdown import Pace, SlowDown
+from anytime.serving.admission import fits_first
+from anytime.serving.slowdown import SlowDown
 from anytime.serving.tables import PRICES, Tables
 
 COMPANY = 4
@@ -338,23 +339,3 @@ def _price(rows: list[list[float]], left: list[float], begin: int, spent: float,
         price = max(price - 1, 0)
     end = len(rows) if end is None else end + 1
     return price, end, spent + sum([row[price] for row in rows[begin:end]])
-
-
-def fits_first(tables: Tables, slow: SlowDown | Pace, waiting: Sequence[tuple[float, int]], now: float) -> float:
-    """By how many seconds the worst of the first exits would be late, earliest deadline first; at most 0 if none is.
-
-    Args:
-        tables: times of the stages.
-        slow: how much slower the machine is now.
-        waiting: deadline and number of samples of each, earliest deadline first.
-        now: when the first of them could start.
-    """
-    samples, worst, spread = 0, -inf, slow.high - slow.mean
-    seconds, most = tables.first_exits, len(tables.first_exits)
-    for deadline, size in waiting:
-        samples += size
-        work = seconds[min(samples, most) - 1]
-        late = now + slow.mean * work + spread * sqrt(work * seconds[0]) - deadline
-        if late > worst:
-            worst = late
-    return worst
