@@ -32,7 +32,7 @@ OUTPUTS = {
 
 
 def _service(request: Request) -> Service:
-    return request.app.state.service
+    return request.scope["service"]
 
 
 def _served(request: Request) -> Served:

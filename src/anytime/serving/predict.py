@@ -42,7 +42,7 @@ _decoder = msgspec.json.Decoder(Sample)
 
 async def predict(request: Request) -> Response:
     """The best answer before the deadline."""
-    service: Service = request.app.state.service
+    service: Service = request.scope["service"]
     with service.exchange(request, "predict") as exchange:
         served = service.model(request.query_params.get("model"))
         exchange.model = served.name
@@ -97,7 +97,7 @@ def described(loaded: Loaded, answer: Answer, every: bool = False) -> dict[str, 
 
 async def stream(request: Request) -> Response:
     """The answer of every exit as it is reached, as server-sent events."""
-    service: Service = request.app.state.service
+    service: Service = request.scope["service"]
     if len(service.streams) >= service.limits.streams:
         raise HTTPException(503, f"{service.limits.streams} streams are open already", {"Retry-After": "1"})
     queue: asyncio.Queue[Any] = asyncio.Queue()
