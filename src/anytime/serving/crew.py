@@ -77,7 +77,7 @@ class Crew:
             self._join(worker)
         self._hire_spare()
 
-    def store(self, x: Any) -> tuple[int, Any] | None:
+    def store(self, x: Any) -> tuple[int, bytes] | None:
         """Put an input into shared memory, if there is any."""
         return None if self._arena is None else self._arena.put(x)
 

@@ -11,8 +11,6 @@ from math import inf
 from pathlib import Path
 from typing import Any, Self
 
-import torch
-
 from anytime.errors import AnytimeError, check_integer, check_number
 from anytime.inference.batch_times import BatchTimes
 from anytime.inference.inputs import as_input
@@ -56,7 +54,7 @@ class Engine:
         max_batch: the largest number of samples that run together.
 
     Examples:
-        >>> import anytime
+        >>> import anytime, torch
         >>> net = anytime.create_model("resann-1-8").eval()
         >>> with anytime.Engine(net, processes=0, max_batch=4) as engine:
         ...     answer = engine.submit(torch.zeros(1, 3, 32, 32), deadline=60.0).result()
@@ -175,11 +173,11 @@ class Engine:
         """Give a request to a worker."""
         request.worker, request.waits = worker, True
         insort(self._waiting.setdefault(worker, []), request, key=lambda r: r.deadline)
-        x = request.x
-        if request.slot is None and (stored := self._crew.store(x)) is not None:
+        if request.slot is None and (stored := self._crew.store(request.x)) is not None:
             request.slot, request.x = stored
-            x = request.x
-        worker.send(Add(request.id, x, request.deadline - self._ahead.seconds, request.on_exit is not None))
+        deadline, streams = request.deadline - self._ahead.seconds, request.on_exit is not None
+        message: Add = (request.id, request.slot, request.x, deadline, streams)
+        worker.send(message)
 
     def _cancelled(self, request: Request) -> None:
         with self._lock:
@@ -223,7 +221,7 @@ class Engine:
                 self._answered(request, event)
 
     def _answered(self, request: Request, event: Event) -> None:
-        logits = torch.as_tensor(event.logits).clone()  # its own memory, not a row of the batch's
+        logits = event.logits.clone()  # its own memory, not a row of the batch's
         complete, now = event.exit + 1 == len(self._exits), time.perf_counter()
         answer = Answer(logits, event.exit, complete, now - request.begun, event.stopped_by)
         if event.kind == "exit":

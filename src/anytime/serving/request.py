@@ -30,6 +30,7 @@ class Request:
 
     id: int
     x: Any
+    """The input; once it has a slot, what describes it there."""
     size: int
     bytes: int
     begun: float
