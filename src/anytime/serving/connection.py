@@ -1,4 +1,4 @@
-"""A connection that does what uvicorn's does not: bound the size of headers and the time that they take, report hang-ups."""
+"""A connection with what uvicorn's lacks: bounds for headers and their time, and word of a client that is gone."""
 
 from collections.abc import Callable
 from typing import Any

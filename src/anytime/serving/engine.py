@@ -19,7 +19,7 @@ from anytime.network import AnytimeNetwork, tensors_of
 from anytime.serving.admission import Bounds, OverloadedError, check_bounds, lateness
 from anytime.serving.crew import Crew, EngineDiedError
 from anytime.serving.model import Model
-from anytime.serving.request import Answer, Request, settle
+from anytime.serving.request import Answer, Request, in_loop, settle
 from anytime.serving.runner import Event
 from anytime.serving.slowdown import Ahead
 from anytime.serving.tables import Tables
@@ -52,6 +52,7 @@ class Engine:
         queue_bytes: of their inputs.
         queue_seconds: predicted time until all of them have their first exit.
         max_batch: the largest number of samples that run together.
+        loop: the event loop that reads the answers, sooner than a thread would, if requests come from it.
 
     Examples:
         >>> import anytime, torch
@@ -78,6 +79,7 @@ class Engine:
         queue_bytes: int = 2**28,
         queue_seconds: float = 1.0,
         max_batch: int = 32,
+        loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         check_integer("processes", processes, least=0)
         check_integer("max_batch", max_batch)
@@ -96,7 +98,7 @@ class Engine:
         self._owner = os.getpid()
         names = ("admitted", "refused", "answered", "in_time", "late", "failed", "cancelled", "restarts")
         self._counts = dict.fromkeys(names, 0)
-        self._crew = Crew(self.model, processes, threads, spare, queue, max_batch, self._heard, self._died)
+        self._crew = Crew(self.model, processes, threads, spare, queue, max_batch, self._heard, self._died, loop)
         settings = self._crew.settings
         self._tables = Tables(settings.times, settings.accuracy, max_batch, every=settings.policy is not None)
         self._exits = [0] * len(settings.accuracy)
@@ -140,7 +142,7 @@ class Engine:
         self, x: Any, deadline: float | None = None, on_exit: Callable[[Answer], object] | None = None
     ) -> Answer:
         """The same for async code; if the task is cancelled, so is the request."""
-        return await asyncio.wrap_future(self.submit(x, deadline, on_exit))
+        return await in_loop(self.submit(x, deadline, on_exit))
 
     def _admit(self, request: Request, now: float) -> Any:
         """The worker that takes the request; raises if none can."""
