@@ -60,12 +60,12 @@ class Arena:
         return slot, _described(x.dtype, x.shape) if isinstance(x, Tensor) else _described_tree(x)
 
     def get(self, slot: int, described: bytes) -> Any:
-        """The input that ``put`` wrote, as a copy."""
+        """The input that ``put`` wrote: the memory itself, which is its until the slot is given back."""
         layout = _layout(described)
         if isinstance(layout, Stored):  # the usual case
-            return self._view(slot, layout).clone()
+            return self._view(slot, layout)
         return tree_map(
-            lambda leaf: self._view(slot, leaf).clone() if isinstance(leaf, Stored) else leaf,
+            lambda leaf: self._view(slot, leaf) if isinstance(leaf, Stored) else leaf,
             layout,
             is_leaf=lambda leaf: isinstance(leaf, Stored),
         )

@@ -46,7 +46,7 @@ async def predict(request: Request) -> Response:
     with service.exchange(request, "predict") as exchange:
         served = service.model(request.query_params.get("model"))
         exchange.model = served.name
-        async with served.use() as loaded:
+        with served.use() as loaded:
             x = await _sample(request, service, loaded, exchange)
             (answer,) = await answers_of(request, [submit(loaded, x, exchange)])
             exchange.answered([answer])
@@ -126,7 +126,7 @@ async def _events(request: Request, service: Service, queue: "asyncio.Queue[Any]
     with service.exchange(request, "stream") as exchange:
         served = service.model(request.query_params.get("model"))
         exchange.model = served.name
-        async with served.use() as loaded:
+        with served.use() as loaded:
             x = await _sample(request, service, loaded, exchange)
             future = submit(
                 loaded, x, exchange, on_exit=lambda answer: loop.call_soon_threadsafe(queue.put_nowait, answer)

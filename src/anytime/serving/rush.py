@@ -54,7 +54,7 @@ async def _events(
 ) -> AsyncIterator[bytes]:  # fmt: skip
     service.rushing = True
     try:
-        async with served.use() as loaded:
+        with served.use() as loaded:
             load = Load(loaded, rate, length, deadline)
             feeding = asyncio.ensure_future(load.feed())
             try:

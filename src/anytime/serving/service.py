@@ -138,7 +138,7 @@ async def answers_of(request: Request, futures: list["asyncio.Future[Answer]"]) 
     try:
         if connection.lost:
             raise ClientGoneError
-        return await asyncio.gather(*futures)
+        return [await futures[0]] if len(futures) == 1 else await asyncio.gather(*futures)
     except asyncio.CancelledError:
         if connection.lost:
             raise ClientGoneError from None

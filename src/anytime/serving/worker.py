@@ -62,6 +62,7 @@ def start_runner(job: Job, tell: Callable[[News], object]) -> Runner:
     return runner
 
 
+@torch.inference_mode()  # entered once: at every stage it would take as long as the decision
 def run(runner: Runner, receive: Callable[[bool], list[Any]], unpack: Callable[[int, Any], Any]) -> None:
     """Take messages and run stages until told to end. ``receive(wait)`` gives all that have come, or waits for one."""
     while True:
