@@ -19,7 +19,7 @@ from anytime.network import AnytimeNetwork, tensors_of
 from anytime.serving.admission import Bounds, OverloadedError, check_bounds, lateness
 from anytime.serving.crew import Crew, EngineDiedError
 from anytime.serving.model import Model
-from anytime.serving.request import Answer, Request, in_loop, settle
+from anytime.serving.request import Answer, Request, settle
 from anytime.serving.runner import Event
 from anytime.serving.slowdown import Ahead
 from anytime.serving.tables import Tables
@@ -118,11 +118,19 @@ class Engine:
         Raises:
             OverloadedError: if it cannot be admitted; ``retry_after`` says when to try again.
         """
+        return self._submit(x, deadline, on_exit, Future())
+
+    def asubmit(
+        self, x: Any, deadline: float | None = None, on_exit: Callable[[Answer], object] | None = None
+    ) -> "asyncio.Future[Answer]":
+        """The same for async code, ``await engine.asubmit(x)``; if the task is cancelled, so is the request."""
+        return self._submit(x, deadline, on_exit, asyncio.get_running_loop().create_future())
+
+    def _submit(self, x: Any, deadline: float | None, on_exit: Callable[[Answer], object] | None, future: Any) -> Any:
         begun = time.perf_counter()
         limit = begun + (inf if deadline is None else check_number("deadline", deadline))
         x = as_input(self.model.net, x)
         size = self.model.check_input(x, self._tables.largest)
-        future: Future[Answer] = Future()
         nbytes = sum(tensor.nbytes for tensor in tensors_of(x))
         with self._lock:
             self._number += 1
@@ -137,12 +145,6 @@ class Engine:
             self._counts["admitted"] += 1
         future.add_done_callback(lambda _: self._cancelled(request) if future.cancelled() else None)
         return future
-
-    async def asubmit(
-        self, x: Any, deadline: float | None = None, on_exit: Callable[[Answer], object] | None = None
-    ) -> Answer:
-        """The same for async code; if the task is cancelled, so is the request."""
-        return await in_loop(self.submit(x, deadline, on_exit))
 
     def _admit(self, request: Request, now: float) -> Any:
         """The worker that takes the request; raises if none can."""
