@@ -52,6 +52,7 @@ class Engine:
         queue_bytes: of their inputs.
         queue_seconds: predicted time until all of them have their first exit.
         max_batch: the largest number of samples that run together.
+        loop: the event loop that reads the answers, sooner than a thread would, if requests come from it.
 
     Examples:
         >>> import anytime, torch
@@ -78,6 +79,7 @@ class Engine:
         queue_bytes: int = 2**28,
         queue_seconds: float = 1.0,
         max_batch: int = 32,
+        loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         check_integer("processes", processes, least=0)
         check_integer("max_batch", max_batch)
@@ -106,7 +108,7 @@ class Engine:
             "restarts",
         )
         self._counts = dict.fromkeys(names, 0)
-        self._crew = Crew(self.model, processes, threads, spare, queue, max_batch, self._heard, self._died)
+        self._crew = Crew(self.model, processes, threads, spare, queue, max_batch, self._heard, self._died, loop)
         settings = self._crew.settings
         self._tables = Tables(settings.times, settings.accuracy, max_batch, every=settings.policy is not None)
         self._exits = [0] * len(settings.accuracy)
@@ -126,11 +128,19 @@ class Engine:
         Raises:
             OverloadedError: if it cannot be admitted; ``retry_after`` says when to try again.
         """
+        return self._submit(x, deadline, on_exit, Future())
+
+    def asubmit(
+        self, x: Any, deadline: float | None = None, on_exit: Callable[[Answer], object] | None = None
+    ) -> "asyncio.Future[Answer]":
+        """The same for async code, ``await engine.asubmit(x)``; if the task is cancelled, so is the request."""
+        return self._submit(x, deadline, on_exit, asyncio.get_running_loop().create_future())
+
+    def _submit(self, x: Any, deadline: float | None, on_exit: Callable[[Answer], object] | None, future: Any) -> Any:
         begun = time.perf_counter()
         limit = begun + (inf if deadline is None else check_number("deadline", deadline))
         x = as_input(self.model.net, x)
         size = self.model.check_input(x, self._tables.largest)
-        future: Future[Answer] = Future()
         nbytes = sum(tensor.nbytes for tensor in tensors_of(x))
         with self._lock:
             self._number += 1
@@ -145,12 +155,6 @@ class Engine:
             self._counts["admitted"] += 1
         future.add_done_callback(lambda _: self._cancelled(request) if future.cancelled() else None)
         return future
-
-    async def asubmit(
-        self, x: Any, deadline: float | None = None, on_exit: Callable[[Answer], object] | None = None
-    ) -> Answer:
-        """The same for async code; if the task is cancelled, so is the request."""
-        return await asyncio.wrap_future(self.submit(x, deadline, on_exit))
 
     def _admit(self, request: Request, now: float) -> Any:
         """The worker that takes the request; raises if none can."""

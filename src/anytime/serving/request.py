@@ -1,7 +1,9 @@
 """A request and its answer."""
 
+import asyncio
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,7 +38,7 @@ class Request:
     begun: float
     deadline: float
     on_exit: Callable[[Answer], object] | None
-    future: "Future[Answer]"
+    future: "Future[Answer] | asyncio.Future[Answer]"
     slot: int | None = None
     worker: Any = None
     waits: bool = True
@@ -45,15 +47,29 @@ class Request:
     shown: int = -1
 
 
-def settle(future: "Future[Answer]", outcome: Answer | Exception) -> bool:
+def settle(future: "Future[Answer] | asyncio.Future[Answer]", outcome: Answer | Exception) -> bool:
     """Set a future's result or exception; False if it was cancelled or set before."""
-    try:
-        if not future.set_running_or_notify_cancel():
+    if isinstance(future, Future):
+        try:
+            if not future.set_running_or_notify_cancel():
+                return False
+        except (InvalidStateError, RuntimeError):
             return False
-    except (InvalidStateError, RuntimeError):
+    elif not _in(loop := future.get_loop()):
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(settle, future, outcome)
+        return True
+    elif future.done():
         return False
     if isinstance(outcome, Answer):
         future.set_result(outcome)
     else:
         future.set_exception(outcome)
     return True
+
+
+def _in(loop: asyncio.AbstractEventLoop) -> bool:
+    try:
+        return asyncio.get_running_loop() is loop
+    except RuntimeError:  # of a thread without one
+        return False

@@ -137,14 +137,12 @@ class Runner:
         self.since = self.clock()
 
     def step(self) -> None:
-        """Answer some requests, run one stage of others, or both."""
+        """Answer some requests, run one stage of others, or both. Call it in ``torch.inference_mode()``."""
         decision: Decision = self.scheduler.decide(self.clock())
-        if decision.answer or decision.run:
-            with torch.inference_mode():
-                if decision.answer:
-                    self._answer(decision.answer)
-                if decision.run:
-                    self._run(decision.run)
+        if decision.answer:
+            self._answer(decision.answer)
+        if decision.run:
+            self._run(decision.run)
         self.flush()
 
     def flush(self) -> None:

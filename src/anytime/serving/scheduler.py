@@ -94,10 +94,11 @@ class Scheduler:
 
     def ran(self, tasks: Sequence[Task], seconds: float) -> None:
         """Learn from a stage that has run, before the tasks are moved on."""
-        size = sum(task.size for task in tasks)
-        self.slow.note(self.tables(tasks[0].form).seconds(tasks[0].stage, size), seconds)
+        tables, stage = self.tables(tasks[0].form), tasks[0].stage
+        size = len(tasks) if not self._sized else sum(task.size for task in tasks)
+        self.slow.note(tables.seconds(stage, size), seconds)
         self.usual += 0.1 * (size - self.usual)
-        self._through = self._through or tasks[0].stage + 1 == self.tables(tasks[0].form).stages
+        self._through = self._through or stage + 1 == tables.stages
 
     def decide(self, now: float) -> Decision:
         """What to do at this moment; nothing if no task is in flight."""

@@ -1,6 +1,7 @@
 """Messages between two processes over a socket; all that have come are read at once."""
 
 import pickle
+import select
 import socket
 import threading
 from struct import Struct
@@ -28,6 +29,8 @@ class Wire:
     def __init__(self, end: socket.socket) -> None:
         self.socket = end
         self._sending, self._read = threading.Lock(), bytearray()
+        self._poll = select.poll()
+        self._poll.register(end, select.POLLIN)
 
     def fileno(self) -> int:
         """The socket's number, for whoever waits for several."""
@@ -49,10 +52,9 @@ class Wire:
         """
         messages: list[Any] = []
         while not messages:
-            try:
-                part = self.socket.recv(2**16, 0 if wait else socket.MSG_DONTWAIT)
-            except BlockingIOError:
+            if not wait and not self._poll.poll(0):
                 return []
+            part = self.socket.recv(2**16)
             if not part:
                 raise EOFError("the other end is closed")
             self._read += part

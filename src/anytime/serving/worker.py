@@ -1,5 +1,6 @@
 """Where the stages run: a thread of this process, or a process at the other end of a socket."""
 
+import asyncio
 import os
 import pickle
 import queue
@@ -10,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -60,6 +62,7 @@ def start_runner(job: Job, tell: Callable[[News], object]) -> Runner:
     return runner
 
 
+@torch.inference_mode()  # entered once: at every stage it would take as long as the decision
 def run(runner: Runner, receive: Callable[[bool], list[Any]], unpack: Callable[[int, Any], Any]) -> None:
     """Take messages and run stages until told to end. ``receive(wait)`` gives all that have come, or waits for one."""
     while True:
@@ -89,7 +92,7 @@ class ThreadWorker:
         self.name = "thread"
         self.thread = threading.Thread(target=self._work, name="anytime engine", daemon=True)
 
-    def begin(self) -> None:
+    def begin(self, loop: asyncio.AbstractEventLoop | None = None) -> None:  # noqa: ARG002
         """Start working."""
         self.thread.start()
 
@@ -123,8 +126,8 @@ class ProcessWorker:
     Args:
         job: what to do.
         arena: the memory with the inputs.
-        tell: called with news, in a thread.
-        died: called with the reason when the process has ended by itself, in the same thread.
+        tell: called with news.
+        died: called with the reason when the process has ended by itself, in a thread.
     """
 
     def __init__(
@@ -135,7 +138,7 @@ class ProcessWorker:
         died: Callable[["ProcessWorker", str], object],
     ) -> None:
         self.tell, self.died = tell, died
-        self.closed = False
+        self.closed = self.begun = False
         ours, theirs = socket.socketpair()
         code = f"from anytime.serving.worker import serve; serve({theirs.fileno()}, {arena.file})"
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
@@ -161,18 +164,41 @@ class ProcessWorker:
             raise AnytimeError(f"an engine could not be started: {answer}")
         return answer
 
-    def begin(self) -> None:
-        """Listen to its news."""
-        threading.Thread(target=self._listen, name="anytime engine", daemon=True).start()
+    def begin(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
+        """Listen to its news: in an event loop, or a thread."""
+        self.begun = True
+        if loop is None:
+            self._thread(self._listen)
+        else:
+            hear = partial(self._hear_in, loop)
+            loop.call_soon_threadsafe(loop.add_reader, self.wire.fileno(), hear)
+
+    def _thread(self, work: Callable[[], object]) -> None:
+        threading.Thread(target=work, name="anytime engine", daemon=True).start()
 
     def _listen(self) -> None:
+        while self._hear():
+            pass
+        self._ended()
+
+    def _hear_in(self, loop: asyncio.AbstractEventLoop) -> None:
+        if not self._hear(wait=False):
+            loop.remove_reader(self.wire.fileno())
+            self._thread(self._ended)  # it may wait
+
+    def _hear(self, wait: bool = True) -> bool:
+        """Pass news on; False if there will be no more."""
         try:
-            while True:
-                for news in self.wire.receive():
-                    self.tell(self, _whole(news))
+            for news in self.wire.receive(wait):
+                self.tell(self, _whole(news))
         except (EOFError, OSError):
-            if not self.closed:
-                self.died(self, self._how_it_ended())
+            return False
+        return True
+
+    def _ended(self) -> None:
+        if not self.closed:
+            self.died(self, self._how_it_ended())
+        self.wire.close()
 
     def send(self, message: Any) -> None:
         """Pass a message on. If the process is gone, ``died`` will be called with all of its requests."""
@@ -188,7 +214,8 @@ class ProcessWorker:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
-        self.wire.close()
+        if not self.begun:  # else whoever listens closes it
+            self.wire.close()
 
     def _how_it_ended(self) -> str:
         try:
