@@ -17,7 +17,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -128,7 +128,8 @@ class API(litserve.LitAPI):
         return np.stack(inputs)
     def predict(self, x):
         with torch.inference_mode():
-            return self.net(torch.from_numpy(x.copy()), [-1])[0].numpy()
+            logits = self.net(torch.from_numpy(x.copy()).reshape(-1, 3, 32, 32), [-1])[0].numpy()
+        return logits if x.ndim == 4 else logits[0]  # without batches there is neither batch nor unbatch
     def unbatch(self, output):
         return list(output)
     def encode_response(self, output):
@@ -194,15 +195,23 @@ def ask_json(client: HttpClient, x: torch.Tensor, done: Done) -> None:
     client.ask(body, lambda answer: done(None if answer is None else np.array(answer["logits"]), 26))
 
 
-class LitServer:
-    """LitServe at full depth; its documented batching, with the batch that is fastest here."""
+class Batching(NamedTuple):
+    """How a server of others puts batches together."""
 
-    def __init__(self, folder: str, batch: int, port: int = 8123) -> None:
+    largest: int
+    wait: float
+    """Seconds until a batch that is not full runs."""
+
+
+class LitServer:
+    """LitServe at full depth, with its documented batching."""
+
+    def __init__(self, folder: str, batching: Batching, port: int = 8123) -> None:
         self.folder = TemporaryDirectory()  # a file, since LitServe's processes import it
         script = Path(self.folder.name, "server.py")
         script.write_text(LIT, encoding="utf-8")
-        command = [sys.executable, str(script), folder, str(batch), "0.002", str(port)]
-        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
+        command = [sys.executable, str(script), folder, *map(str, batching), str(port)]
+        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, process_group=0)
         self.client = HttpClient(port, "/predict")
         ready = threading.Event()
         for _ in range(480):
@@ -210,6 +219,7 @@ class LitServer:
                 self.ask(torch.zeros(1, 3, 32, 32), 1.0, lambda logits, _: logits is not None and ready.set())
             if ready.wait(0.25):
                 return
+        self.close()
         raise RuntimeError("LitServe did not start")
 
     def ask(self, x: torch.Tensor, left: float, done: Done) -> None:  # noqa: ARG002
@@ -224,7 +234,7 @@ class LitServer:
 class RayServer:
     """Ray Serve at full depth with ``@serve.batch``, over its own HTTP."""
 
-    def __init__(self, folder: str, batch: int, port: int = 8124) -> None:
+    def __init__(self, folder: str, batching: Batching, port: int = 8124) -> None:
         import ray
         from ray import serve
 
@@ -238,7 +248,7 @@ class RayServer:
             def __init__(self) -> None:
                 self.net = _prepare(folder)
 
-            @serve.batch(max_batch_size=batch, batch_wait_timeout_s=0.002)
+            @serve.batch(max_batch_size=batching.largest, batch_wait_timeout_s=batching.wait)
             async def predict(self, xs: list[np.ndarray]) -> list[list[float]]:
                 with torch.inference_mode():
                     return self.net(torch.from_numpy(np.stack(xs)), [-1])[0].tolist()

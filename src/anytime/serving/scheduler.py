@@ -170,16 +170,17 @@ class Scheduler:
     def _stopping(self, now: float, running: Sequence[Task]) -> list[Task]:
         """Tasks with an exit that cannot reach another one in time if nothing else happens before a moment."""
         stopping, reserved, mean, safe = [], 0.0, self.slow.mean, self.slow.safe
-        known = [self.tables(form) for form in self.forms]
+        known = {form: self.tables(form) for form in self.forms}
         # Nobody with a later deadline than this is concerned.
-        reach = now + safe * max(t.longest for t in known) + mean * len(self.tasks) * max(t.most_held for t in known)
+        longest, held = max([t.longest for t in known.values()]), max([t.most_held for t in known.values()])
+        reach = now + safe * longest + mean * len(self.tasks) * held
         seen = set()
         for task in self.tasks:
             if task.deadline > reach and not self._through:
                 break
             if task.exit < 0:
                 continue
-            tables, stage = self.tables(task.form), task.stage
+            tables, stage = known[task.form], task.stage
             late = now + mean * reserved + safe * tables.next[stage] > task.deadline
             if stage == tables.stages or (late and task not in running):
                 stopping.append(task)
@@ -261,15 +262,12 @@ class Scheduler:
         for key, members in groups.items():
             task = members[0]
             tables = self.tables(task.form)
-            if task.exit >= 0:
-                members = self._reaching(members, now)
-            run = self._fill(members)
-            size = len(run) if not self._sized else sum(task.size for task in run)
-            # Weights come from exits that were looked at.
-            worth = sum([task.weight * task.size for task in run]) if tables.every else size
             # Everyone gets a first exit anyway, sooner or later: what it gains to have it now is the way behind it.
-            stage = task.stage if task.exit >= 0 else tables.first
-            gain = tables.slopes[tables.level(size)][stage] * worth
+            stage, run = task.stage if task.exit >= 0 else tables.first, self._fill(members)
+            gain, size = self._gain(tables, stage, run)
+            if gain > most and task.exit >= 0 and len(reaching := self._reaching(members, now)) < len(members):
+                run = self._fill(reaching)
+                gain, size = self._gain(tables, stage, run)
             if gain <= most:
                 continue
             seconds = high * tables.seconds(task.stage, size)
@@ -282,6 +280,13 @@ class Scheduler:
             first = waiting[0]
             return self._fill([task for task in waiting if (task.stage, task.form) == (first.stage, first.form)])
         return self._fill(next(iter(groups.values())))  # that of the earliest deadline
+
+    def _gain(self, tables: Tables, stage: int, run: list[Task]) -> tuple[float, int]:
+        """Accuracy per second of the way of a batch from a stage, and its size."""
+        size = len(run) if not self._sized else sum([task.size for task in run])
+        # Weights come from exits that were looked at.
+        worth = sum([task.weight * task.size for task in run]) if tables.every else size
+        return tables.slopes[tables.level(size)][stage] * worth, size
 
     def _reaching(self, tasks: list[Task], now: float) -> list[Task]:
         """Those that would reach the end of their way in time together; the earlier a deadline, the sooner it is left
