@@ -203,7 +203,7 @@ def main() -> None:
     parser.add_argument("--backend", default="eager")
     parser.add_argument("--seed", type=int, default=0, help="of the first trace")
     parser.add_argument("--tune", action="store_true", help="try the batches of LitServe and Ray Serve, and end")
-    parser.add_argument("--out", default=None, help="append every run to this file, one JSON object per line")
+    parser.add_argument("--out", default=None, help="append every run to this file, and go on where it ends")
     options = parser.parse_args()
     torch.set_num_threads(1)
     os.sched_setaffinity(0, {1})
@@ -222,33 +222,26 @@ def main() -> None:
         tune(options.folder, full, images, labels)
         return
     results: dict[tuple[str, float], list[Result]] = {}
-    thrown_away = 0
+    thrown_away, saved = 0, read(options.out)
     loads = [float(load) for load in options.loads.split(",")]
     for turn in range(options.rounds):
         for name in options.systems.split(","):
-            server, last = None, 0.0
+            server, left = None, 1.0
             for load in loads:
-                if (name, last) in results and results[name, last][
-                    -1
-                ].score < 0.05:  # nothing is left of it at higher loads
+                if left < 0.05:  # nothing is left of it at higher loads
                     break
-                last = load
                 for attempt in range(2):
-                    asked = trace(load * full, options.seconds, len(images), seed=options.seed + 100 * turn + attempt)
-                    if server is None or name in FRESH:
-                        if server is not None:
-                            server.close()
-                        server = known[name](asked)
-                    result = run(server, asked, images, labels)
-                    print(
-                        f"{name:9} {load:3}×  " + "  ".join(f"{k} {v:.4g}" for k, v in result._asdict().items()),
-                        flush=True,
-                    )
-                    if options.out:
-                        with Path(options.out).open("a") as file:
-                            file.write(
-                                json.dumps({"system": name, "load": load, "turn": turn} | result._asdict()) + "\n"
-                            )
+                    result = saved.pop((name, load, turn, attempt), None)
+                    if result is None:
+                        seed = options.seed + 100 * turn + attempt
+                        asked = trace(load * full, options.seconds, len(images), seed)
+                        if server is None or name in FRESH:
+                            if server is not None:
+                                server.close()
+                            server = known[name](asked)
+                        result = run(server, asked, images, labels)
+                        keep(options.out, {"system": name, "load": load, "turn": turn, "attempt": attempt}, result)
+                    left = result.score
                     if result.lag_p99 <= 0.001:
                         results.setdefault((name, load), []).append(result)
                         break
@@ -257,6 +250,25 @@ def main() -> None:
                 server.close()
     fact("thrown_away", thrown_away, "runs in which the generator was late")
     conclude(results)
+
+
+def keep(path: str | None, what: dict[str, Any], result: Result) -> None:
+    """Print a run, and append it to the file."""
+    line = json.dumps(what | result._asdict())
+    print(line, flush=True)
+    if path:
+        with Path(path).open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+
+
+def read(path: str | None) -> dict[tuple[str, float, int, int], Result]:
+    """The runs that a file has, by system, load, turn and attempt."""
+    lines = Path(path).read_text(encoding="utf-8").splitlines() if path and Path(path).is_file() else []
+    runs = [json.loads(line) for line in lines]
+    return {
+        (run["system"], run["load"], run["turn"], run["attempt"]): Result(*(run[name] for name in Result._fields))
+        for run in runs
+    }
 
 
 def best_throughput(net: Any) -> tuple[float, int]:

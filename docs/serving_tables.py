@@ -1,6 +1,8 @@
 """The tables of serving.md, from the records of benchmarks/serving_*.py."""
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 Results = Callable[[str], dict[str, Any]]
@@ -26,6 +28,14 @@ def serving_lead(results: Results) -> str:
     return "\n" + "\n".join(lines) + "\n"
 
 
+def spread(system: str, load: str) -> str:
+    """The lowest and the highest score of a system, in the runs that count."""
+    lines = (Path(__file__).parent / "records" / "serving_load.jsonl").read_text(encoding="utf-8").splitlines()
+    runs = [run for run in map(json.loads, lines) if run["system"] == system and f"{run['load']:g}x" == load]
+    scores = [run["score"] for run in runs if run["lag_p99"] <= 0.001]
+    return f"{percent(min(scores))}–{percent(max(scores))}"
+
+
 def serving_load(results: Results) -> str:
     """What real processes answer in time and right at each load."""
     found = results("serving_load")["facts"]
@@ -39,8 +49,9 @@ def serving_load(results: Results) -> str:
     }
     loads = sorted({key.rpartition("_")[2] for key in found if key.startswith("score_")}, key=lambda x: float(x[:-1]))
     lines = [
-        f"| load | {' | '.join(systems.values())} | mean exit | admitted | in time | overrun p99 | refusal p99 |",
-        "|" + "---:|" * (len(systems) + 6),
+        f"| load | {' | '.join(systems.values())} | mean exit | admitted | in time | ready in time | overrun p99 "
+        "| refusal p99 |",
+        "|" + "---:|" * (len(systems) + 7),
     ]
     for load in loads:
         best = [
@@ -48,7 +59,8 @@ def serving_load(results: Results) -> str:
             for name in systems
         ]
         scores = " | ".join("–" if value < 0 else f"{percent(value)} %" for value in best)
-        shares = " | ".join(f"{percent(found[f'{name}_engine_{load}'])} %" for name in ("admitted", "in_time"))
+        scores = scores.replace(" %", f" % ({spread('engine', load)})", 1)
+        shares = " | ".join(f"{percent(found[f'{name}_engine_{load}'])} %" for name in ("admitted", "in_time", "ready"))
         times = " | ".join(
             f"{1000 * found[f'{name}_p99_engine_{load}']:.1f} ms".replace("-", "−") for name in ("overrun", "refusal")
         )
