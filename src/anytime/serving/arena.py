@@ -44,6 +44,7 @@ class Arena:
         self._memory = mmap.mmap(file, size)
         self._bytes = torch.frombuffer(self._memory, dtype=torch.uint8)
         self._free = list(range(slots))
+        self._views: dict[int, tuple[Stored, Tensor]] = {}  # the latest at each place
 
     def put(self, x: Any) -> tuple[int, bytes] | None:
         """Write the tensors of an input into a free slot: its number, and what ``get`` must know to read it.
@@ -76,8 +77,12 @@ class Arena:
 
     def _view(self, slot: int, stored: Stored) -> Tensor:
         begin = slot * self.slot_bytes + stored.offset
-        size = stored.dtype.itemsize * prod(stored.shape)
-        return self._bytes[begin : begin + size].view(stored.dtype).view(stored.shape)
+        before, view = self._views.get(begin, (None, None))
+        if before != stored:  # most inputs are alike
+            size = stored.dtype.itemsize * prod(stored.shape)
+            view = self._bytes[begin : begin + size].view(stored.dtype).view(stored.shape)
+            self._views[begin] = stored, view
+        return view
 
 
 def _described_tree(x: Any) -> bytes:
