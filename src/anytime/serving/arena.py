@@ -44,7 +44,7 @@ class Arena:
         self._memory = mmap.mmap(file, size)
         self._bytes = torch.frombuffer(self._memory, dtype=torch.uint8)
         self._free = list(range(slots))
-        self._views: dict[int, tuple[Stored, Tensor]] = {}  # the latest at each place
+        self._views: dict[int, tuple[bytes, Any]] = {}  # of each slot, as it was used last
 
     def put(self, x: Any) -> tuple[int, bytes] | None:
         """Write the tensors of an input into a free slot: its number, and what ``get`` must know to read it.
@@ -54,22 +54,23 @@ class Arena:
         tensors = tensors_of(x)
         if not self._free or sum(-(-tensor.nbytes // 64) * 64 for tensor in tensors) > self.slot_bytes:
             return None
-        slot, offset = self._free.pop(), 0
-        for tensor in tensors:
-            self._view(slot, Stored(offset, tensor.dtype, tensor.shape)).copy_(tensor)
-            offset += -(-tensor.nbytes // 64) * 64
-        return slot, _described(x.dtype, x.shape) if isinstance(x, Tensor) else _described_tree(x)
+        slot = self._free.pop()
+        described = _described(x.dtype, x.shape) if isinstance(x, Tensor) else _described_tree(x)
+        for place, tensor in zip(tensors_of(self.get(slot, described)), tensors, strict=True):
+            place.copy_(tensor.detach())
+        return slot, described
 
     def get(self, slot: int, described: bytes) -> Any:
         """The input that ``put`` wrote: the memory itself, which is its until the slot is given back."""
-        layout = _layout(described)
-        if isinstance(layout, Stored):  # the usual case
-            return self._view(slot, layout)
-        return tree_map(
-            lambda leaf: self._view(slot, leaf) if isinstance(leaf, Stored) else leaf,
-            layout,
-            is_leaf=lambda leaf: isinstance(leaf, Stored),
-        )
+        before, views = self._views.get(slot, (b"", None))
+        if before != described:  # most inputs are alike
+            views = tree_map(
+                lambda leaf: self._view(slot, leaf) if isinstance(leaf, Stored) else leaf,
+                pickle.loads(described),
+                is_leaf=lambda leaf: isinstance(leaf, Stored),
+            )
+            self._views[slot] = described, views
+        return views
 
     def free(self, slot: int) -> None:
         """Give a slot back."""
@@ -77,12 +78,9 @@ class Arena:
 
     def _view(self, slot: int, stored: Stored) -> Tensor:
         begin = slot * self.slot_bytes + stored.offset
-        before, view = self._views.get(begin, (None, None))
-        if before != stored:  # most inputs are alike
-            size = stored.dtype.itemsize * prod(stored.shape)
-            view = self._bytes[begin : begin + size].view(stored.dtype).view(stored.shape)
-            self._views[begin] = stored, view
-        return view
+        size = stored.dtype.itemsize * prod(stored.shape)
+        with torch.inference_mode(False):  # those made in inference mode could not be written to outside of it
+            return self._bytes[begin : begin + size].view(stored.dtype).view(stored.shape)
 
 
 def _described_tree(x: Any) -> bytes:
@@ -103,6 +101,3 @@ def _described_tree(x: Any) -> bytes:
 def _described(dtype: torch.dtype, shape: tuple[int, ...]) -> bytes:
     """Of an input that is one tensor: most are alike."""
     return pickle.dumps(Stored(0, dtype, tuple(shape)))
-
-
-_layout = lru_cache(64)(pickle.loads)

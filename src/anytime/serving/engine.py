@@ -96,7 +96,17 @@ class Engine:
         self._empty = threading.Condition(self._lock)
         self._ahead = Ahead()
         self._owner = os.getpid()
-        names = ("admitted", "refused", "answered", "in_time", "late", "failed", "cancelled", "restarts")
+        names = (
+            "admitted",
+            "refused",
+            "answered",
+            "in_time",
+            "late",
+            "ready_in_time",
+            "failed",
+            "cancelled",
+            "restarts",
+        )
         self._counts = dict.fromkeys(names, 0)
         self._crew = Crew(self.model, processes, threads, spare, queue, max_batch, self._heard, self._died, loop)
         settings = self._crew.settings
@@ -209,6 +219,7 @@ class Engine:
 
     def _heard(self, events: list[Event]) -> None:
         """News of a worker, in its thread."""
+        waited, late = False, self._counts["late"]
         for event in events:
             with self._lock:
                 request = self._requests.get(event.id)
@@ -222,7 +233,10 @@ class Engine:
             if event.kind == "failed":
                 self._fail(request, AnytimeError(f"the network failed on this input: {event.stopped_by}"))
             else:
+                waited = waited or event.stopped_by == "deadline"
                 self._answered(request, event)
+        if waited or self._counts["late"] > late:
+            self._ahead.note(late=self._counts["late"] > late)
 
     def _answered(self, request: Request, event: Event) -> None:
         complete, now = event.exit + 1 == len(self._exits), time.perf_counter()
@@ -243,10 +257,9 @@ class Engine:
         if not settle(request.future, answer):
             return
         with self._lock:
-            if event.stopped_by == "deadline" or now > request.deadline:
-                self._ahead.note(late=now > request.deadline)
             self._counts["answered"] += 1
             self._counts["in_time" if now <= request.deadline else "late"] += 1
+            self._counts["ready_in_time"] += event.moment <= request.deadline
             self._exits[event.exit] += 1
 
     def _fail(self, request: Request, error: Exception) -> None:
@@ -294,8 +307,9 @@ class Engine:
             }
 
     def stats(self) -> dict[str, Any]:
-        """Counts since the start: ``admitted``, ``refused``, ``answered`` (``in_time`` and ``late``), ``failed``,
-        ``cancelled``, ``restarts``; ``exits``: how many answers each exit gave; and what ``load`` says.
+        """Counts since the start: ``admitted``, ``refused``, ``answered`` (``in_time`` and ``late``; ``ready_in_time``:
+        before the deadline by the clock of the process that made them), ``failed``, ``cancelled``, ``restarts``;
+        ``exits``: how many answers each exit gave; and what ``load`` says.
         """
         with self._lock:
             return {**self._counts, "exits": list(self._exits), **self.load()}
