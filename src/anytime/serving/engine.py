@@ -52,8 +52,7 @@ class Engine:
         queue_bytes: of their inputs.
         queue_seconds: predicted time until all of them have their first exit.
         max_batch: the largest number of samples that run together.
-        loop: the event loop that reads the answers, sooner than a thread would, if requests come from it. ``close`` is
-            then called in another thread, or with ``drain=False``.
+        loop: the event loop that reads the answers, sooner than a thread would, if requests come from it.
 
     Examples:
         >>> import anytime, torch
