@@ -18,6 +18,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -56,12 +57,10 @@ def compiled(net: anytime.AnytimeNetwork, x: torch.Tensor, folder: Path) -> Way:
 
 def openvino(plain: torch.nn.Module, x: torch.Tensor) -> Way:
     """The network to its last exit as one ONNX graph on OpenVINO."""
-    import openvino as ov
-
     buffer = io.BytesIO()
     torch.onnx.export(plain, (x,), buffer, dynamo=False, opset_version=18)  # type: ignore[arg-type]
     settings = {"INFERENCE_NUM_THREADS": 1, "PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"}
-    core = ov.Core()
+    core = import_module("openvino").Core()
     network = core.compile_model(core.read_model(buffer.getvalue()), "CPU", settings)
     return lambda x: network([x.numpy()])
 
