@@ -4,6 +4,7 @@ import importlib
 import math
 import numbers
 from contextlib import suppress
+from functools import cache
 from types import ModuleType
 
 
@@ -19,6 +20,7 @@ class NonFiniteLossError(AnytimeError, ArithmeticError):
     """Training met a loss that is infinite or not a number, and stopped before the update."""
 
 
+@cache
 def require(module: str, extra: str) -> ModuleType:
     """Import a package that is not installed with the library itself, or say which extra has it."""
     try:

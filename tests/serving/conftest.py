@@ -90,7 +90,7 @@ def serve_with(tmp_path_factory):
         "from anytime.serving.server import serve; from anytime.serving.served import Served; "
         "from anytime.serving.engine import Engine; "
         "from anytime.serving.limits import Limits; "
-        "serve(lambda: {'digits': Served('digits', Path(sys.argv[1]), partial(Engine, processes=0))}, port=0, "
+        "serve(lambda loop: {'digits': Served('digits', Path(sys.argv[1]), partial(Engine, processes=0))}, port=0, "
         "limits=Limits(**eval(sys.argv[2])), say=partial(print, flush=True))"
     )
 

@@ -11,6 +11,8 @@ from anytime.errors import AnytimeError, check_integer, require
 from anytime.serving.embedded import FOLDER, NAME, start_engine
 
 if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
+
     from anytime.serving.served import Served
 
 
@@ -74,8 +76,10 @@ def _named(runs: list[Path]) -> dict[str, Path]:
     return folders
 
 
-def _load(folders: dict[str, Path], backend: str, engines: int, queue: int) -> "dict[str, Served]":
+def _load(
+    folders: dict[str, Path], backend: str, engines: int, queue: int, loop: "AbstractEventLoop"
+) -> "dict[str, Served]":
     from anytime.serving.served import Served
 
-    make_engine = partial(start_engine, backend=backend, processes=engines, queue=queue)
+    make_engine = partial(start_engine, backend=backend, processes=engines, queue=queue, loop=loop)
     return {name: Served(name, folder, make_engine) for name, folder in folders.items()}

@@ -4,14 +4,12 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
-from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from anytime.errors import AnytimeError
 from anytime.serving import inference
 from anytime.serving.embedded import samples, samples_for
 from anytime.serving.guard import Guard
@@ -19,7 +17,7 @@ from anytime.serving.metrics import CONTENT_TYPE
 from anytime.serving.predict import predict, stream
 from anytime.serving.replies import explain, json_reply
 from anytime.serving.rush import rush
-from anytime.serving.service import ClientGoneError, Service
+from anytime.serving.service import Service
 
 PAGE = Path(__file__).with_name("page")
 OPENAPI = Path(__file__).with_name("openapi.json")
@@ -66,11 +64,46 @@ def create_app(service: Service, token: str | None = None, hosts: Iterable[str] 
             Route(f"{path}/ready", inference.ready),
             Route(f"{path}/infer", inference.infer, methods=["POST"]),
         ]
-    errors = (HTTPException, AnytimeError, ClientGoneError, Exception)
-    app = Starlette(routes=routes, exception_handlers=dict.fromkeys(errors, explain))
-    app.router.redirect_slashes = False
-    app.state.service = service
-    return Guard(app, token, hosts)
+    return Guard(App(service, routes), token, hosts)
+
+
+class App:
+    """Leads each request to the function of its path, and explains what that raises.
+
+    Args:
+        service: what the functions find as ``request.scope["service"]``.
+        routes: the paths; those without parameters are looked up first.
+    """
+
+    def __init__(self, service: Service, routes: list[Route]) -> None:
+        self.service, self.routes = service, routes
+        self._plain = {route.path: route for route in routes if not route.param_convertors}
+        self._others = [route for route in routes if route.param_convertors]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        scope["service"] = self.service
+        request = Request(scope, receive)
+        try:
+            reply = await self._route(scope).endpoint(request)
+        except Exception as error:
+            reply = explain(request, error)
+        await reply(scope, receive, send)
+
+    def _route(self, scope: Scope) -> Route:
+        path, method = scope["path"], scope["method"]
+        route = self._plain.get(path)
+        if route is None:
+            for route in self._others:
+                if match := route.path_regex.match(path):
+                    scope["path_params"] = match.groupdict()
+                    break
+            else:
+                raise HTTPException(404, "there is nothing at this path; /openapi.json lists what there is")
+        methods = route.methods or set()
+        if method not in methods:
+            raise HTTPException(405, f"{method[:20]} is not possible here", {"Allow": ", ".join(sorted(methods))})
+        return route
 
 
 def _files() -> dict[str, tuple[bytes, str]]:
@@ -101,7 +134,7 @@ def _reply(name: str) -> Response:
 
 
 async def _models(request: Request) -> Response:
-    service: Service = request.app.state.service
+    service: Service = request.scope["service"]
     models = [
         {**served.about(), "samples": [path.name for path in samples_for(served.loaded.classes)]}
         for served in service.models.values()
@@ -110,11 +143,11 @@ async def _models(request: Request) -> Response:
 
 
 async def _metrics(request: Request) -> Response:
-    service: Service = request.app.state.service
+    service: Service = request.scope["service"]
     return Response(service.metrics.text(), media_type=CONTENT_TYPE)
 
 
 async def _openapi(request: Request) -> Response:
     document = msgspec.json.decode(OPENAPI.read_bytes())
-    document["info"]["version"] = request.app.state.service.version
+    document["info"]["version"] = request.scope["service"].version
     return json_reply(document)

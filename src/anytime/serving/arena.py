@@ -2,7 +2,10 @@
 
 import mmap
 import os
+import pickle
 import tempfile
+from functools import lru_cache
+from math import prod
 from typing import Any, NamedTuple
 
 import torch
@@ -13,7 +16,7 @@ from anytime.network import tensors_of
 
 
 class Stored(NamedTuple):
-    """Where a tensor is in the arena."""
+    """Where a tensor is in its slot."""
 
     offset: int
     dtype: torch.dtype
@@ -42,33 +45,28 @@ class Arena:
         self._bytes = torch.frombuffer(self._memory, dtype=torch.uint8)
         self._free = list(range(slots))
 
-    def put(self, x: Any) -> tuple[int, Any] | None:
-        """Write the tensors of an input into a free slot: its number, and the input with references instead of tensors.
+    def put(self, x: Any) -> tuple[int, bytes] | None:
+        """Write the tensors of an input into a free slot: its number, and what ``get`` must know to read it.
 
         None if there is no slot, or it is too small.
         """
-        needed = sum(-(-tensor.nbytes // 64) * 64 for tensor in tensors_of(x))
-        if not self._free or needed > self.slot_bytes:
+        tensors = tensors_of(x)
+        if not self._free or sum(-(-tensor.nbytes // 64) * 64 for tensor in tensors) > self.slot_bytes:
             return None
-        slot = self._free.pop()
-        offset = slot * self.slot_bytes
+        slot, offset = self._free.pop(), 0
+        for tensor in tensors:
+            self._view(slot, Stored(offset, tensor.dtype, tensor.shape)).copy_(tensor)
+            offset += -(-tensor.nbytes // 64) * 64
+        return slot, _described(x.dtype, x.shape) if isinstance(x, Tensor) else _described_tree(x)
 
-        def stored(leaf: Any) -> Any:
-            nonlocal offset
-            if not isinstance(leaf, Tensor):
-                return leaf
-            here = Stored(offset, leaf.dtype, tuple(leaf.shape))
-            self._view(here).copy_(leaf)
-            offset += -(-leaf.nbytes // 64) * 64
-            return here
-
-        return slot, tree_map(stored, x)
-
-    def get(self, x: Any) -> Any:
-        """The input that ``put`` wrote, as copies."""
+    def get(self, slot: int, described: bytes) -> Any:
+        """The input that ``put`` wrote: the memory itself, which is its until the slot is given back."""
+        layout = _layout(described)
+        if isinstance(layout, Stored):  # the usual case
+            return self._view(slot, layout)
         return tree_map(
-            lambda leaf: self._view(leaf).clone() if isinstance(leaf, Stored) else leaf,
-            x,
+            lambda leaf: self._view(slot, leaf) if isinstance(leaf, Stored) else leaf,
+            layout,
             is_leaf=lambda leaf: isinstance(leaf, Stored),
         )
 
@@ -76,8 +74,30 @@ class Arena:
         """Give a slot back."""
         self._free.append(slot)
 
-    def _view(self, stored: Stored) -> Tensor:
-        size = stored.dtype.itemsize
-        for length in stored.shape:
-            size *= length
-        return self._bytes[stored.offset : stored.offset + size].view(stored.dtype).view(stored.shape)
+    def _view(self, slot: int, stored: Stored) -> Tensor:
+        begin = slot * self.slot_bytes + stored.offset
+        size = stored.dtype.itemsize * prod(stored.shape)
+        return self._bytes[begin : begin + size].view(stored.dtype).view(stored.shape)
+
+
+def _described_tree(x: Any) -> bytes:
+    offset = 0
+
+    def stored(leaf: Any) -> Any:
+        nonlocal offset
+        if not isinstance(leaf, Tensor):
+            return leaf
+        here = Stored(offset, leaf.dtype, tuple(leaf.shape))
+        offset += -(-leaf.nbytes // 64) * 64
+        return here
+
+    return pickle.dumps(tree_map(stored, x))
+
+
+@lru_cache(64)
+def _described(dtype: torch.dtype, shape: tuple[int, ...]) -> bytes:
+    """Of an input that is one tensor: most are alike."""
+    return pickle.dumps(Stored(0, dtype, tuple(shape)))
+
+
+_layout = lru_cache(64)(pickle.loads)

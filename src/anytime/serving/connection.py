@@ -1,5 +1,6 @@
-"""A connection that bounds what uvicorn does not: the size of headers, and the time that they take to arrive."""
+"""A connection with what uvicorn's lacks: bounds for headers and their time, and word of a client that is gone."""
 
+from collections.abc import Callable
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
@@ -13,9 +14,16 @@ def bounded(limits: Limits) -> type[HttpToolsProtocol]:
 
 
 class Connection(HttpToolsProtocol):
-    """One client. A request's headers must be here within ``limits.read`` seconds and ``limits.header`` bytes."""
+    """One client. A request's headers must be here within ``limits.read`` seconds and ``limits.header`` bytes.
+
+    Requests find it as ``scope["connection"]``.
+    """
 
     limits = Limits()
+    lost = False
+    """Whether the client is gone."""
+    on_lost: Callable[[], object] | None = None
+    """Called when it goes; set by whoever works for it."""
 
     def connection_made(self, transport: Any) -> None:
         """A new connection: its first request must begin soon."""
@@ -27,6 +35,9 @@ class Connection(HttpToolsProtocol):
         """The client is gone."""
         self._forget_timer()
         super().connection_lost(exc)
+        self.lost = True
+        if self.on_lost is not None:
+            self.on_lost()
 
     def data_received(self, data: bytes) -> None:
         """Bytes of a request."""
@@ -57,6 +68,7 @@ class Connection(HttpToolsProtocol):
         """All headers are here; the application reads the body."""
         self._forget_timer()
         self._in_headers = False
+        self.scope["connection"] = self  # type: ignore[typeddict-unknown-key]
         super().on_headers_complete()
 
     def send_400_response(self, msg: str) -> None:

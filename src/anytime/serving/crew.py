@@ -1,5 +1,6 @@
 """The workers of an engine: started, replaced when they die, and a spare that is ready."""
 
+import asyncio
 import os
 import threading
 import time
@@ -33,6 +34,7 @@ class Crew:
         largest: the largest batch.
         heard: called with events.
         died: called with a worker that has died, and the reason, after its replacement took its place.
+        loop: where the news of processes are read; None for a thread of each.
     """
 
     def __init__(
@@ -45,8 +47,9 @@ class Crew:
         largest: int,
         heard: Callable[[list[Event]], object],
         died: Callable[[Any, str], object],
+        loop: asyncio.AbstractEventLoop | None,
     ) -> None:
-        self._heard, self._died = heard, died
+        self._heard, self._died, self._loop = heard, died, loop
         self._lock, self._closed = threading.Lock(), False
         self.workers: list[Any] = []
         self.pace: dict[Any, Pace] = {}
@@ -77,7 +80,7 @@ class Crew:
             self._join(worker)
         self._hire_spare()
 
-    def store(self, x: Any) -> tuple[int, Any] | None:
+    def store(self, x: Any) -> tuple[int, bytes] | None:
         """Put an input into shared memory, if there is any."""
         return None if self._arena is None else self._arena.put(x)
 
@@ -93,7 +96,7 @@ class Crew:
     def _join(self, worker: Any) -> None:
         self.pace[worker] = Pace()
         self.workers = [*self.workers, worker]
-        worker.begin()
+        worker.begin(self._loop)
 
     def _news(self, worker: Any, news: News) -> None:
         events, mean, high, batch = news

@@ -1,5 +1,6 @@
 """Who may ask, and a line in the log for everyone who did."""
 
+import asyncio
 import hmac
 import logging
 import time
@@ -52,8 +53,9 @@ class Guard:
             refusal = self._refusal(scope)
             await (self.app if refusal is None else refusal)(scope, receive, watched)
         finally:
-            if LOG.isEnabledFor(logging.INFO):
-                LOG.info(_line(scope, status, sent, time.perf_counter() - started))
+            if LOG.isEnabledFor(logging.INFO):  # once the reply is on its way
+                seconds = time.perf_counter() - started
+                asyncio.get_running_loop().call_soon(lambda: LOG.info(_line(scope, status, sent, seconds)))
 
     def _refusal(self, scope: Scope) -> ASGIApp | None:
         headers = Headers(scope=scope)

@@ -32,7 +32,7 @@ OUTPUTS = {
 
 
 def _service(request: Request) -> Service:
-    return request.app.state.service
+    return request.scope["service"]
 
 
 def _served(request: Request) -> Served:
@@ -101,9 +101,9 @@ async def load(request: Request) -> Response:
 async def infer(request: Request) -> Response:
     """Answers for the samples of a request, all before its deadline."""
     service, served = _service(request), _served(request)
-    with service.exchange(request, "infer") as exchange:
+    with service.exchange(request, "infer") as exchange, served.use() as loaded:
         exchange.model = served.name
-        async with body_of(request, service) as body, served.use() as loaded:
+        async with body_of(request, service) as body:
             inference = parse_request(body, request.headers.get(LENGTH_HEADER))
             inference.wants(OUTPUTS)
             exchange.begin(service.deadline(request, None, inference.parameters.get("timeout")))

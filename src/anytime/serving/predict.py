@@ -42,11 +42,11 @@ _decoder = msgspec.json.Decoder(Sample)
 
 async def predict(request: Request) -> Response:
     """The best answer before the deadline."""
-    service: Service = request.app.state.service
+    service: Service = request.scope["service"]
     with service.exchange(request, "predict") as exchange:
         served = service.model(request.query_params.get("model"))
         exchange.model = served.name
-        async with served.use() as loaded:
+        with served.use() as loaded:
             x = await _sample(request, service, loaded, exchange)
             (answer,) = await answers_of(request, [submit(loaded, x, exchange)])
             exchange.answered([answer])
@@ -97,7 +97,7 @@ def described(loaded: Loaded, answer: Answer, every: bool = False) -> dict[str, 
 
 async def stream(request: Request) -> Response:
     """The answer of every exit as it is reached, as server-sent events."""
-    service: Service = request.app.state.service
+    service: Service = request.scope["service"]
     if len(service.streams) >= service.limits.streams:
         raise HTTPException(503, f"{service.limits.streams} streams are open already", {"Retry-After": "1"})
     queue: asyncio.Queue[Any] = asyncio.Queue()
@@ -126,7 +126,7 @@ async def _events(request: Request, service: Service, queue: "asyncio.Queue[Any]
     with service.exchange(request, "stream") as exchange:
         served = service.model(request.query_params.get("model"))
         exchange.model = served.name
-        async with served.use() as loaded:
+        with served.use() as loaded:
             x = await _sample(request, service, loaded, exchange)
             future = submit(
                 loaded, x, exchange, on_exit=lambda answer: loop.call_soon_threadsafe(queue.put_nowait, answer)

@@ -33,7 +33,7 @@ def event(name: str, content: Any) -> bytes:
     return b"event: %s\ndata: %s\n\n" % (name.encode(), encode(content))
 
 
-async def explain(request: Request, error: Exception) -> Response:
+def explain(request: Request, error: Exception) -> Response:
     """The reply to a request that could not be answered."""
     if isinstance(error, HTTPException):
         return error_reply(error.status_code, error.detail, error.headers)

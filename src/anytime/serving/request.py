@@ -1,5 +1,7 @@
 """A request and its answer."""
 
+import asyncio
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass
@@ -30,6 +32,7 @@ class Request:
 
     id: int
     x: Any
+    """The input; once it has a slot, what describes it there."""
     size: int
     bytes: int
     begun: float
@@ -42,6 +45,35 @@ class Request:
     """Whether it has no exit yet."""
     deaths: int = 0
     shown: int = -1
+
+
+def in_loop(future: "Future[Answer]") -> "asyncio.Future[Answer]":
+    """A future of the running event loop for the same answer; cancelling it cancels the request.
+
+    ``asyncio.wrap_future`` does the same, with a detour for an answer that the loop itself has read.
+    """
+    loop, thread = asyncio.get_running_loop(), threading.get_ident()
+    waiting: asyncio.Future[Answer] = loop.create_future()
+
+    def settled(_: object) -> None:
+        if waiting.done():
+            return
+        if future.cancelled():
+            waiting.cancel()
+        elif (error := future.exception()) is not None:
+            waiting.set_exception(error)
+        else:
+            waiting.set_result(future.result())
+
+    def heard(_: object) -> None:
+        if threading.get_ident() == thread:
+            settled(future)
+        else:
+            loop.call_soon_threadsafe(settled, future)
+
+    waiting.add_done_callback(lambda _: future.cancel() if waiting.cancelled() else None)
+    future.add_done_callback(heard)
+    return waiting
 
 
 def settle(future: "Future[Answer]", outcome: Answer | Exception) -> bool:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Hashable, Sequence
+from itertools import accumulate
 from math import prod
 from typing import Any, NamedTuple
 
@@ -59,17 +60,19 @@ class Batch:
     """The state of tasks that ran a stage together, in the order of its rows."""
 
     def __init__(self, state: Any, tasks: Sequence[Task]) -> None:
-        self.state, self.tasks = state, list(tasks)
+        self.state, self.tasks = state, tasks
+        ends = accumulate(task.size for task in tasks)
+        self.rows = {task.id: range(end - task.size, end) for task, end in zip(tasks, ends, strict=True)}
 
-    def rows(self, chosen: Sequence[Task]) -> Tensor | None:
-        """The rows of some of its tasks; None if these are all, in its order."""
-        if list(chosen) == self.tasks:
-            return None
-        starts, row = {}, 0
-        for task in self.tasks:
-            starts[id(task)] = row
-            row += task.size
-        return torch.tensor([starts[id(t)] + i for t in chosen for i in range(t.size)])
+    def part(self, net: Any, chosen: list[Task]) -> Any:
+        """The state of some of its tasks, which are put into its order."""
+        chosen.sort(key=lambda task: self.rows[task.id].start)
+        if len(chosen) == len(self.tasks):
+            return self.state
+        rows = [row for task in chosen for row in self.rows[task.id]]
+        if isinstance(self.state, Tensor) and rows[-1] - rows[0] == len(rows) - 1:  # next to each other: no copy
+            return self.state[rows[0] : rows[-1] + 1]
+        return net.take(self.state, torch.tensor(rows, device=device_of(self.state)))
 
 
 class Runner:
@@ -91,6 +94,7 @@ class Runner:
         self.scheduler = Scheduler(self._tables, settings.largest)
         self.by_id: dict[int, Task] = {}
         self.news: list[Event] = []
+        self.resume()
 
     def _tables(self, form: Hashable) -> Tables:
         return self.known[form]
@@ -128,16 +132,17 @@ class Runner:
         """Whether nothing is in flight."""
         return not self.by_id
 
+    def resume(self) -> None:
+        """What the next stage takes, with all that is to do before it, counts from now."""
+        self.since = self.clock()
+
     def step(self) -> None:
-        """Do one thing: answer some requests, or run one stage of some."""
+        """Answer some requests, run one stage of others, or both. Call it in ``torch.inference_mode()``."""
         decision: Decision = self.scheduler.decide(self.clock())
-        tasks = decision.answer or decision.run
-        if tasks:
-            with torch.inference_mode():
-                if decision.answer:
-                    self._answer(decision.answer)
-                else:
-                    self._run(decision.run)
+        if decision.answer:
+            self._answer(decision.answer)
+        if decision.run:
+            self._run(decision.run)
         self.flush()
 
     def flush(self) -> None:
@@ -161,9 +166,7 @@ class Runner:
             if batch is None:  # the input itself, which a stage may change and which may be needed again
                 states.append(clone_tensors(chosen[0].of.x) if len(parts) == 1 else chosen[0].of.x)
             else:
-                rows = batch.rows(chosen)
-                device = device_of(chosen[0].of.x)
-                states.append(batch.state if rows is None else self.net.take(batch.state, rows.to(device)))
+                states.append(batch.part(self.net, chosen))
             order += chosen
         return Batch(self.net.join(states), order)
 
@@ -172,14 +175,13 @@ class Runner:
         if self.exits[stage] is None and tasks[0].exit >= 0:  # the stage may change what the latest exit looks at
             self._evaluate([task for task in tasks if task.of.logits is None])
         try:
-            begun = self.clock()
             batch = self._gathered(tasks)
             batch.state = self.net.run_stage(stage, batch.state)
-            ended = self.clock()
         except Exception as error:
             self._failed(tasks, error)
             return
-        self.scheduler.ran(tasks, ended - begun)
+        begun, self.since = self.since, self.clock()
+        self.scheduler.ran(tasks, self.since - begun)
         exit = self.exits[stage]
         for task in batch.tasks:
             task.stage, task.of.batch = stage + 1, batch
@@ -225,6 +227,7 @@ class Runner:
             task.shift = self._tables(task.form).shift(task.weight)
 
     def _answer(self, tasks: Sequence[Task]) -> None:
+        begun = self.clock()
         for place in dict.fromkeys((task.stage, task.form) for task in tasks):  # earliest deadline first
             group = [task for task in tasks if (task.stage, task.form) == place]
             if not self._evaluate([task for task in group if task.of.logits is None]):
@@ -232,6 +235,7 @@ class Runner:
             for task in group:
                 self._finish(task, None if task.exit == len(self.settings.accuracy) - 1 else "deadline")
             self.flush()
+        self.since += self.clock() - begun
 
     def _evaluate(self, tasks: Sequence[Task]) -> bool:
         """Evaluate the latest exit of tasks that stand at the same stage; False if that failed."""

@@ -29,7 +29,7 @@ TICK = 0.1
 
 async def rush(request: Request) -> Response:
     """Requests at random moments, so many per second; reports what came of them as server-sent events."""
-    service: Service = request.app.state.service
+    service: Service = request.scope["service"]
     if not service.rush:
         raise HTTPException(404, "this server takes no synthetic load")
     if service.rushing or service.draining:
@@ -54,7 +54,7 @@ async def _events(
 ) -> AsyncIterator[bytes]:  # fmt: skip
     service.rushing = True
     try:
-        async with served.use() as loaded:
+        with served.use() as loaded:
             load = Load(loaded, rate, length, deadline)
             feeding = asyncio.ensure_future(load.feed())
             try:

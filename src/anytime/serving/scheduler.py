@@ -39,7 +39,7 @@ class Task:
 
 @dataclass(slots=True)
 class Decision:
-    """What to do now: answer some tasks with the exit that they have, or run the next stage of some."""
+    """What to do now: answer some tasks with the exit that they have, then run the next stage of others."""
 
     answer: Sequence[Task] = ()
     run: Sequence[Task] = ()
@@ -70,6 +70,7 @@ class Scheduler:
         """How many tasks there are of each form."""
         self._through = False  # whether a task may have been through all stages
         self._sized = 0  # how many tasks have more than one sample
+        self._delay = inf  # how long the first exits of those that wait could be put off at the latest decision
         self._prices = [1, 1]  # the latest, of the first group of deadlines and of those after it
 
     def add(self, task: Task) -> None:
@@ -88,10 +89,11 @@ class Scheduler:
 
     def ran(self, tasks: Sequence[Task], seconds: float) -> None:
         """Learn from a stage that has run, before the tasks are moved on."""
-        size = sum(task.size for task in tasks)
-        self.slow.note(self.tables(tasks[0].form).seconds(tasks[0].stage, size), seconds)
+        tables, stage = self.tables(tasks[0].form), tasks[0].stage
+        size = len(tasks) if not self._sized else sum(task.size for task in tasks)
+        self.slow.note(tables.seconds(stage, size), seconds)
         self.usual += 0.1 * (size - self.usual)
-        self._through = self._through or tasks[0].stage + 1 == self.tables(tasks[0].form).stages
+        self._through = self._through or stage + 1 == tables.stages
 
     def decide(self, now: float) -> Decision:
         """What to do at this moment; nothing if no task is in flight."""
@@ -105,7 +107,7 @@ class Scheduler:
         run, after = self._in_time(self._choose(now), now)
         # Those that could not reach another exit after this stage are answered before it.
         lost = self._stopping(after, run)
-        return Decision(answer=lost) if lost else Decision(run=run)
+        return Decision(lost, run if not lost or self._can_wait(run, after, now, lost) else ())
 
     def _alone(self, task: Task, now: float) -> Decision:
         """What to do if there is one task only: go on as long as another exit is in time."""
@@ -114,6 +116,19 @@ class Scheduler:
         if task.exit >= 0 and (stage == tables.stages or now + self.slow.safe * tables.next[stage] > task.deadline):
             return Decision(answer=[task])
         return Decision(run=[task])
+
+    def _can_wait(self, run: list[Task], after: float, now: float, lost: list[Task]) -> bool:
+        """Whether a batch can run after some answers without another decision: nobody would be late."""
+        heads = {(task.stage, task.form): self.tables(task.form).answer[task.stage] for task in lost}
+        held = sum(line.fixed for line in heads.values())
+        held += sum(heads[task.stage, task.form].each * task.size for task in lost)
+        tables, stage = self.tables(run[0].form), run[0].stage
+        after += self.slow.safe * held
+        if run[0].exit >= 0 and after - now > self._delay:
+            return False
+        head = tables.answer[min(stage + 1, tables.stages)].at(sum([task.size for task in run]))
+        in_time = after + self.slow.mean * head <= min([task.deadline for task in run])
+        return in_time and not self._stopping(after, [*run, *lost])
 
     def _in_time(self, run: list[Task], now: float) -> tuple[list[Task], float]:
         """The batch without those for which it would take too long, and when it ends.
@@ -220,6 +235,7 @@ class Scheduler:
         if waiting:
             tables, entries = self.tables(waiting[0].form), [(task.deadline, task.size) for task in waiting]
             delay = -fits_first(tables, self.slow, entries, now)
+        self._delay = delay
         best, most, high = None, -1.0, self.slow.high
         for key, members in groups.items():
             run, task = self._fill(members), members[0]

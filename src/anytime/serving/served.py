@@ -2,9 +2,10 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -62,8 +63,8 @@ class Loaded:
 
     def probabilities(self, answer: Answer) -> np.ndarray:
         """The probability of each class."""
-        logits = answer.logits.reshape(-1).numpy().astype(np.float64)
-        if not np.isfinite(logits).all():
+        logits = answer.logits.numpy().reshape(-1).astype(np.float64)
+        if not isfinite(logits.sum()):
             raise AnytimeError("the network's answer to this input is infinite or no number: are its values too large?")
         exponentials = np.exp(logits - logits.max())
         return exponentials / exponentials.sum()
@@ -94,8 +95,8 @@ class Served:
         accuracy = saved_accuracy(self.folder, net.exits) or []
         return Loaded(engine, net.exits, shape, prepared, prepared.classes if prepared else (), cost, accuracy)
 
-    @asynccontextmanager
-    async def use(self) -> AsyncIterator[Loaded]:
+    @contextmanager
+    def use(self) -> Iterator[Loaded]:
         """The present state of the model, which stays open until the context ends, also if the model is replaced."""
         loaded = self.loaded
         loaded.users += 1

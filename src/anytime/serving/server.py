@@ -13,6 +13,7 @@ from types import FrameType
 
 import torch
 import uvicorn
+from uvicorn.loops.auto import auto_loop_factory
 
 from anytime.errors import AnytimeError
 from anytime.files import read_file
@@ -30,7 +31,7 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 def serve(
-    models: Callable[[], Mapping[str, Served]],
+    models: Callable[[asyncio.AbstractEventLoop], Mapping[str, Served]],
     host: str = "127.0.0.1",
     port: int = 8000,
     *,
@@ -43,7 +44,7 @@ def serve(
     """Serve models until SIGTERM or SIGINT; SIGHUP loads them again.
 
     Args:
-        models: loads them, by name; called once the port is known to be free.
+        models: loads them, by name, for an event loop; called once the port is known to be free.
         host: the address to listen at. Other than the machine's own need a token, or ``no_auth``.
         port: 0 takes a free one.
         token: that clients must send as ``Authorization: Bearer …``.
@@ -60,10 +61,12 @@ def serve(
         )
     limits = limits or Limits()
     torch.set_num_threads(1)  # the engines compute
-    with bound_socket(host, port) as listener, ExitStack() as stack:
-        loaded = models()
+    with ExitStack() as stack:
+        listener = stack.enter_context(bound_socket(host, port))
+        runner = stack.enter_context(asyncio.Runner(loop_factory=auto_loop_factory()))
+        loaded = models(runner.get_loop())
         for served in loaded.values():
-            stack.callback(lambda served=served: served.loaded.engine.close())
+            stack.callback(lambda served=served: served.loaded.engine.close(drain=False))
         service = Service(loaded, limits, rush=local, version=version)
         app = create_app(service, token, LOOPBACK if local and token is None and not no_auth else ())
         config = uvicorn.Config(
@@ -81,7 +84,7 @@ def serve(
         )
         name = f"[{host}]" if ":" in host else host
         address = f"http://{name}:{listener.getsockname()[1]}"
-        Server(config, service, lambda: say(f"ready {address}")).run(sockets=[listener])
+        runner.run(Server(config, service, lambda: say(f"ready {address}")).serve([listener]))
 
 
 def bound_socket(host: str, port: int) -> socket.socket:

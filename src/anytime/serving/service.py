@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from starlette.exceptions import HTTPException
@@ -16,6 +17,7 @@ from anytime.serving.deadlines import deadline_of
 from anytime.serving.engine import Answer, EngineDiedError, OverloadedError
 from anytime.serving.limits import Limits
 from anytime.serving.metrics import Metrics
+from anytime.serving.request import in_loop
 from anytime.serving.served import Loaded, Served
 
 
@@ -117,34 +119,36 @@ class Service:
             raise
         finally:
             self.active -= 1
-            self.metrics.count(exchange.model, route, outcome, exchange.exits, exchange.seconds)
+            # Once the reply is on its way.
+            note = partial(self.metrics.count, exchange.model, route, outcome, exchange.exits, exchange.seconds)
+            asyncio.get_running_loop().call_soon(note)
             facts = {"model": exchange.model, "outcome": outcome, "deadline": exchange.deadline}
             request.scope["facts"] = {**facts, "exits": exchange.exits}
 
 
 async def answers_of(request: Request, futures: list["asyncio.Future[Answer]"]) -> list[Answer]:
     """Wait for answers. If the client hangs up, or one answer fails, the others are not computed any further."""
-    gone, open_ones = asyncio.ensure_future(_hung_up(request)), set(futures)
-    try:
-        while open_ones:
-            done, _ = await asyncio.wait({*open_ones, gone}, return_when=asyncio.FIRST_COMPLETED)
-            if gone in done:
-                raise ClientGoneError
-            open_ones -= done
-            for future in done:
-                future.result()  # raises what it failed with
-        return [future.result() for future in futures]
-    finally:
-        for future in (gone, *futures):
+    connection = request.scope["connection"]
+
+    def cancel() -> None:
+        for future in futures:
             future.cancel()
 
-
-async def _hung_up(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
+    connection.on_lost = cancel
+    try:
+        if connection.lost:
+            raise ClientGoneError
+        return [await futures[0]] if len(futures) == 1 else await asyncio.gather(*futures)
+    except asyncio.CancelledError:
+        if connection.lost:
+            raise ClientGoneError from None
+        raise
+    finally:
+        connection.on_lost = None
+        cancel()
 
 
 def submit(loaded: Loaded, x: Any, exchange: Exchange, **options: Any) -> "asyncio.Future[Answer]":
     """Give a sample to the engine; cancelling the future takes it back."""
     future = loaded.engine.submit(loaded.check_sample(x), deadline=exchange.left, **options)
-    return asyncio.wrap_future(future)
+    return in_loop(future)

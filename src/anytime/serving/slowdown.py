@@ -1,9 +1,11 @@
 """How much slower the machine is than when the stages were measured."""
 
-from bisect import bisect_left, insort
 from collections import deque
 from math import sqrt
 from typing import NamedTuple
+
+FRESH = 8
+"""Stages until the slow-down is computed anew: each time it looks at all of the latest."""
 
 
 class Pace(NamedTuple):
@@ -46,23 +48,22 @@ class SlowDown:
     def __init__(self, window: int = 128) -> None:
         # Until something is known: as measured, and half as long again at the 95th percentile.
         self._latest = deque([1.0] * 15 + [1.5], window)
-        self._sorted = sorted(self._latest)
+        self._fresh = 0
         self._update()
 
     def note(self, expected: float, measured: float) -> None:
         """Take one stage into account."""
-        ratio = measured / max(expected, 1e-9)
-        if len(self._latest) == self._latest.maxlen:
-            del self._sorted[bisect_left(self._sorted, self._latest.popleft())]
-        self._latest.append(ratio)
-        insort(self._sorted, ratio)
-        self._update()
+        self._latest.append(measured / max(expected, 1e-9))
+        self._fresh += 1
+        if self._fresh == FRESH:
+            self._update()
 
     def _update(self) -> None:
-        most = max(1, int(0.95 * len(self._sorted)))
+        ratios, self._fresh = sorted(self._latest), 0
+        most = max(1, int(0.95 * len(ratios)))
         # One stage that was interrupted for long must not count as a hundred: the mean is that of the rest.
-        self.mean = sum(self._sorted[:most]) / most
-        self.high = max(self.mean, self._sorted[most - 1])
+        self.mean = sum(ratios[:most]) / most
+        self.high = max(self.mean, ratios[most - 1])
         # Twice as far from the mean: for the last stage before a deadline, where nothing can be made up for.
         self.safe = 2 * self.high - self.mean
 

@@ -1,19 +1,21 @@
 """Where the stages run: a thread of this process, or a process at the other end of a socket."""
 
+import asyncio
 import os
 import pickle
 import queue
-import select
 import signal
 import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from multiprocessing.connection import Connection
+from contextlib import suppress
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from anytime.errors import AnytimeError
 from anytime.inference.batch_times import measure_batches
@@ -21,6 +23,7 @@ from anytime.memory import keep_freed_memory, steady
 from anytime.serving.arena import Arena
 from anytime.serving.model import Source
 from anytime.serving.runner import Event, Runner, Settings
+from anytime.serving.wire import Wire
 
 News = tuple[list[Event], float, float, float]
 """Events, then the slow-down's mean and 95th percentile, and the usual batch."""
@@ -38,13 +41,9 @@ class Job(NamedTuple):
     """Number and size of the slots."""
 
 
-class Add(NamedTuple):
-    """A request for a worker."""
-
-    id: int
-    x: Any
-    deadline: float
-    streams: bool
+Add = tuple[int, int | None, Any, float, bool]
+"""A request for a worker: its number, its slot in the arena, what describes the input there (without a slot the input
+itself), its deadline, and whether every exit is wanted. A plain tuple: those are pickled several times faster."""
 
 
 def start_runner(job: Job, tell: Callable[[News], object]) -> Runner:
@@ -63,20 +62,23 @@ def start_runner(job: Job, tell: Callable[[News], object]) -> Runner:
     return runner
 
 
-def run(runner: Runner, receive: Callable[[bool], Any], unpack: Callable[[Any], Any]) -> None:
-    """Take messages and run stages until told to end. ``receive(wait)`` gives the next message, or ``queue.Empty``."""
+@torch.inference_mode()  # entered once: at every stage it would take as long as the decision
+def run(runner: Runner, receive: Callable[[bool], list[Any]], unpack: Callable[[int, Any], Any]) -> None:
+    """Take messages and run stages until told to end. ``receive(wait)`` gives all that have come, or waits for one."""
     while True:
-        try:
-            while True:
-                message = receive(runner.idle)
-                if message is None:
-                    return
-                if isinstance(message, int):
-                    runner.cancel(message)
-                else:
-                    runner.add(message.id, unpack(message.x), message.deadline, message.streams)
-        except queue.Empty:
-            pass
+        if runner.idle:
+            messages = receive(True)
+            runner.resume()
+        else:
+            messages = receive(False)
+        for message in messages:
+            if message is None:
+                return
+            if isinstance(message, int):
+                runner.cancel(message)
+            else:
+                id, slot, x, deadline, streams = message
+                runner.add(id, x if slot is None else unpack(slot, x), deadline, streams)
         runner.step()
 
 
@@ -90,16 +92,23 @@ class ThreadWorker:
         self.name = "thread"
         self.thread = threading.Thread(target=self._work, name="anytime engine", daemon=True)
 
-    def begin(self) -> None:
+    def begin(self, loop: asyncio.AbstractEventLoop | None = None) -> None:  # noqa: ARG002
         """Start working."""
         self.thread.start()
 
     def _work(self) -> None:
         try:
-            run(self.runner, lambda wait: self.inbox.get(block=wait), lambda x: x)
+            run(self.runner, self._receive, lambda _, x: x)
         except BaseException as error:
             self.died(self, f"{type(error).__name__}: {error}")
             raise
+
+    def _receive(self, wait: bool) -> list[Any]:
+        messages = [self.inbox.get()] if wait else []
+        with suppress(queue.Empty):
+            while True:
+                messages.append(self.inbox.get_nowait())
+        return messages
 
     def send(self, message: Any) -> None:
         """Pass a message on."""
@@ -117,8 +126,8 @@ class ProcessWorker:
     Args:
         job: what to do.
         arena: the memory with the inputs.
-        tell: called with news, in a thread.
-        died: called with the reason when the process has ended by itself, in the same thread.
+        tell: called with news.
+        died: called with the reason when the process has ended by itself, in a thread.
     """
 
     def __init__(
@@ -129,7 +138,7 @@ class ProcessWorker:
         died: Callable[["ProcessWorker", str], object],
     ) -> None:
         self.tell, self.died = tell, died
-        self.sending, self.closed = threading.Lock(), False
+        self.closed = self.begun = False
         ours, theirs = socket.socketpair()
         code = f"from anytime.serving.worker import serve; serve({theirs.fileno()}, {arena.file})"
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
@@ -137,15 +146,15 @@ class ProcessWorker:
             self.process = subprocess.Popen(
                 [sys.executable, "-c", code], pass_fds=(theirs.fileno(), arena.file), env=environment
             )
-        self.pipe = Connection(ours.detach())
+        self.wire = Wire(ours)
         self.name = f"process {self.process.pid}"
         self.job = job
 
     def wait_until_ready(self) -> Settings:
         """Give it the network and wait until it can take requests; the settings with the times that it measured."""
         try:
-            self.pipe.send_bytes(self.job)
-            answer = pickle.loads(self.pipe.recv_bytes())
+            self.wire.send_pickled(self.job)
+            (answer,) = self.wire.receive()
         except (EOFError, OSError) as error:
             raise AnytimeError(f"an engine could not be started: {self._how_it_ended()}") from error
         finally:
@@ -155,25 +164,46 @@ class ProcessWorker:
             raise AnytimeError(f"an engine could not be started: {answer}")
         return answer
 
-    def begin(self) -> None:
-        """Listen to its news."""
-        threading.Thread(target=self._listen, name="anytime engine", daemon=True).start()
+    def begin(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
+        """Listen to its news: in an event loop, or a thread."""
+        self.begun = True
+        if loop is None:
+            self._thread(self._listen)
+        else:
+            hear = partial(self._hear_in, loop)
+            loop.call_soon_threadsafe(loop.add_reader, self.wire.fileno(), hear)
+
+    def _thread(self, work: Callable[[], object]) -> None:
+        threading.Thread(target=work, name="anytime engine", daemon=True).start()
 
     def _listen(self) -> None:
+        while self._hear():
+            pass
+        self._ended()
+
+    def _hear_in(self, loop: asyncio.AbstractEventLoop) -> None:
+        if not self._hear(wait=False):
+            loop.remove_reader(self.wire.fileno())
+            self._thread(self._ended)  # it may wait
+
+    def _hear(self, wait: bool = True) -> bool:
+        """Pass news on; False if there will be no more."""
         try:
-            while True:
-                self.tell(self, pickle.loads(self.pipe.recv_bytes()))
+            for news in self.wire.receive(wait):
+                self.tell(self, _whole(news))
         except (EOFError, OSError):
-            if not self.closed:
-                self.died(self, self._how_it_ended())
+            return False
+        return True
+
+    def _ended(self) -> None:
+        if not self.closed:
+            self.died(self, self._how_it_ended())
+        self.wire.close()
 
     def send(self, message: Any) -> None:
         """Pass a message on. If the process is gone, ``died`` will be called with all of its requests."""
-        try:
-            with self.sending:
-                self.pipe.send_bytes(pickle.dumps(message))
-        except OSError:
-            pass
+        with suppress(OSError):
+            self.wire.send(message)
 
     def close(self) -> None:
         """End the process after its present stage; it ends by itself if this process is gone."""
@@ -184,7 +214,8 @@ class ProcessWorker:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
-        self.pipe.close()
+        if not self.begun:  # else whoever listens closes it
+            self.wire.close()
 
     def _how_it_ended(self) -> str:
         try:
@@ -207,40 +238,44 @@ def pack(job: Job) -> bytes:
         ) from error
 
 
-def serve(pipe_file: int, arena_file: int) -> None:
+def serve(wire_file: int, arena_file: int) -> None:
     """The main function of an engine's process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the program; this process ends with its pipe
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    pipe = Connection(pipe_file)
+    wire = Wire(socket.socket(fileno=wire_file))
     try:
         try:
-            job: Job = pickle.loads(pipe.recv_bytes())
+            job: Job = wire.receive()[0]
             torch.set_num_threads(job.threads)
             keep_freed_memory()
             assert job.arena is not None
             arena = Arena(*job.arena, file=arena_file)
-            runner = start_runner(job, lambda news: pipe.send_bytes(pickle.dumps(_light(news))))
+            runner = start_runner(job, lambda news: wire.send(_light(news)))
         except (EOFError, OSError):
             return
         except Exception as error:
-            pipe.send_bytes(pickle.dumps(f"{type(error).__name__}: {error}"))
+            wire.send(f"{type(error).__name__}: {error}")
             return
         steady()
-        pipe.send_bytes(pickle.dumps(runner.settings))
-        poll = select.poll()
-        poll.register(pipe.fileno(), select.POLLIN)
-
-        def receive(wait: bool) -> Any:
-            if not wait and not poll.poll(0):
-                raise queue.Empty
-            return pickle.loads(pipe.recv_bytes())
-
-        run(runner, receive, arena.get)
+        wire.send(runner.settings)
+        run(runner, wire.receive, arena.get)
     except (EOFError, OSError):
-        return  # the engine has closed the pipe, or is gone
+        return  # the engine has closed the socket, or is gone
 
 
-def _light(news: News) -> News:
-    """Logits as arrays, which are pickled many times faster than tensors."""
-    events = [e if e.logits is None else e._replace(logits=e.logits.float().cpu().numpy()) for e in news[0]]
+def _light(news: News) -> Any:
+    """News as they are sent: plain tuples and bytes, which are pickled many times faster than tensors."""
+    return ([(*e[:3], None if e.logits is None else _packed(e.logits), *e[4:]) for e in news[0]], *news[1:])
+
+
+def _packed(logits: Tensor) -> tuple[bytearray, tuple[int, ...]]:
+    return bytearray(logits.float().cpu().numpy()), tuple(logits.shape)
+
+
+def _whole(news: Any) -> News:
+    """The news that were made light."""
+    events = [
+        Event(id, kind, exit, logits and torch.frombuffer(logits[0], dtype=torch.float32).view(logits[1]), why, moment)
+        for id, kind, exit, logits, why, moment in news[0]
+    ]
     return (events, *news[1:])
