@@ -19,7 +19,8 @@ import numpy as np
 from ratio import fact, report, verdict
 
 from anytime.inference.batch_times import BatchTimes, Line
-from anytime.serving.scheduler import Scheduler, Task, by_deadline, fits_first
+from anytime.serving.admission import fits_first
+from anytime.serving.scheduler import Scheduler, Task, by_deadline
 from anytime.serving.tables import Tables
 
 

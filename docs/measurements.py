@@ -22,7 +22,7 @@ NETWORKS = [
     "svhn-15000-resann-5-8-patch2-adaloss-12-seed1",
     "cifar10-resann-9-16",
 ]
-SERVING = [f"{SRC}/serving/{name}.py" for name in ("engine", "crew", "worker", "runner", "arena")]
+SERVING = [f"{SRC}/serving/{name}.py" for name in ("engine", "crew", "worker", "runner", "arena", "wire", "admission")]
 HTTP = [f"{SRC}/serving/{name}.py" for name in ("app", "server", "service", "predict", "images", "served")]
 LOAD = "--systems engine,full,fixed,fixed2,plain,litserve,ray"
 SCHEDULER = [f"{SRC}/serving/{name}.py" for name in ("scheduler", "tables", "slowdown")]

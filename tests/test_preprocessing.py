@@ -163,7 +163,7 @@ def test_predict_on_the_command_line(trained, tmp_path, capsys, monkeypatch):
         probabilities = net.eval()(net.preprocess(tmp_path / "digit.jpg"))[-1][0].softmax(-1)
     assert [found["class"] for found in record["classes"]] == [str(int(i)) for i in probabilities.topk(3).indices]
     assert record["classes"][0]["probability"] == pytest.approx(float(probabilities.max()), abs=1e-5)
-    assert (record["exit"], record["exits"], record["stopped_by"]) == (3, 3, None)
+    assert (record["exit"], record["exits"], record["stopped_by"]) == (2, 3, None)
     code, out, _ = run(folder, tmp_path / "digit.jpg", "--deadline", "1000s")
     assert code == 0
     assert all(word in out for word in ("class", "probability", "exit", "milliseconds", "3 of 3"))

@@ -4,7 +4,7 @@ import torch
 
 import anytime
 from anytime.files import read_json
-from anytime.serving.embedded import FOLDER, samples, samples_for
+from anytime.serving.embedded import FOLDER, samples, samples_for, start_engine
 
 
 def test_it_is_small():
@@ -32,3 +32,11 @@ def test_its_record_belongs_to_it():
 def test_its_images_are_for_models_of_its_classes():
     assert samples_for(anytime.load(FOLDER).preprocessing.classes) == samples()
     assert samples_for(["cat", "dog"]) == ()
+
+
+def test_an_engine_for_it_writes_nothing_into_the_package():
+    before = sorted(path.name for path in FOLDER.iterdir())
+    with start_engine(FOLDER, processes=0, max_batch=1) as engine:
+        assert engine.submit(torch.zeros(1, 3, 32, 32), deadline=60.0).result().logits.shape == (1, 10)
+        assert engine.model.policy is not None
+    assert sorted(path.name for path in FOLDER.iterdir()) == before

@@ -3,10 +3,13 @@
 import gc
 
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import anytime
 from anytime.inference.batch_times import BatchTimes, Line, sample_form
 from anytime.serving.runner import FORMS, Batch, Runner, Settings
+from anytime.serving.scheduler import Task
 
 
 def runner_of(net, largest=4):
@@ -57,6 +60,29 @@ def test_what_is_answered_leaves_nothing_to_the_garbage_collector():
         assert not [found for found in gc.get_objects() if type(found) is Batch]
     finally:
         gc.enable()
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.integers(1, 3), min_size=1, max_size=6), st.data())
+def test_the_part_of_a_batch_is_what_take_gives(sizes, data):
+    net = anytime.create_model("resann-1-4").eval()
+    tasks = [Task(i, 1.0, size=size) for i, size in enumerate(sizes)]
+    state = torch.arange(sum(sizes)).float()
+    chosen = data.draw(st.lists(st.sampled_from(tasks), min_size=1, unique_by=id))
+    rows = torch.cat([part for task, part in zip(tasks, state.split(sizes), strict=True) if task in chosen])
+    assert Batch(state, tasks).part(net, chosen).tolist() == rows.tolist()
+    assert [task.id for task in chosen] == sorted(task.id for task in chosen)  # in the order of the rows
+
+
+def test_that_first_exits_begin_is_told_before_their_stage_runs():
+    net = anytime.create_model("resann-1-4").eval()
+    runner, told = runner_of(net)
+    run_stage, seen = net.run_stage, []
+    net.run_stage = lambda stage, state: seen.append([event.kind for event in told]) or run_stage(stage, state)
+    for i in range(3):
+        runner.add(i, torch.randn(1, 3, 8, 8), deadline=float("inf"))
+    runner.step()
+    assert seen == [["first"] * 3]
 
 
 def test_the_first_exit_of_one_that_is_alone_is_told_with_its_answer():

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from serving_optimum import Arrival, optimum, random_tables, random_trace, simulate
 
 from anytime.inference.batch_times import BatchTimes, Line
-from anytime.serving.scheduler import Scheduler, Task, fits_first
+from anytime.serving.admission import fits_first
+from anytime.serving.scheduler import Scheduler, Task
 from anytime.serving.tables import Tables
 
 
@@ -59,6 +60,31 @@ def test_few_that_wait_let_many_go_first_as_long_as_they_can():
     many = [Task(i, 100.0, stage=1, exit=0) for i in range(6)]
     assert scheduler_of(known, *many, Task(6, 90.0)).decide(0.0).run == many
     soon = Task(6, 2.0)
+    assert scheduler_of(known, *many, soon).decide(0.0).run == [soon]
+
+
+def test_those_that_rest_at_one_exit_are_answered_together_if_they_are_due_soon():
+    # The second exit gains next to nothing: nobody goes on while first exits wait.
+    known = tables([0.5, 0.5001], largest=8, fixed=1.0, seconds=0.1)
+    resting = [Task(i, deadline, stage=1, exit=0) for i, deadline in enumerate([2.2, 4.0, 5.0, 40.0])]
+    decision = scheduler_of(known, *resting, *(Task(10 + i, 60.0) for i in range(40))).decide(0.0)
+    assert decision.answer == resting[:3]
+    assert not set(map(id, decision.answer)) & set(map(id, decision.run))
+
+
+def test_a_way_that_would_not_end_in_time_for_the_batch_is_begun_without_the_earliest():
+    # Together the four need 2 · 4 s to the last exit, which is where the gain is.
+    known = tables([0.5, 0.5, 0.9], largest=4)
+    tasks = [Task(0, 5.0, stage=1, exit=0), *(Task(i, 100.0, stage=1, exit=0) for i in (1, 2, 3))]
+    assert scheduler_of(known, *tasks).decide(0.0).run == tasks[1:]
+
+
+def test_first_exits_leave_room_for_a_stage_that_may_run_when_the_next_one_comes():
+    known = tables([0.5, 0.7, 0.9], largest=8, fixed=1.0, seconds=0.1)
+    many = [Task(i, 100.0, stage=1, exit=0) for i in range(6)]
+    # It takes 1.1 s, a stage of the others 1.6 s, and the stage of the usual batch, of one, 1.1 s.
+    assert scheduler_of(known, *many, Task(6, 3.9)).decide(0.0).run == many
+    soon = Task(6, 3.7)
     assert scheduler_of(known, *many, soon).decide(0.0).run == [soon]
 
 

@@ -57,7 +57,7 @@ def predict_command(
     if as_json:
         record = {
             "classes": [{"class": name, "probability": probability} for name, probability in found],
-            "exit": prediction.exit + 1,
+            "exit": prediction.exit,  # from 0, as over HTTP and in Python; tables and messages count from 1
             "exits": net.exits,
             "milliseconds": 1000 * prediction.seconds,
             "stopped_by": prediction.stopped_by,

@@ -1,11 +1,11 @@
 """Who is taken: only those whose first exit fits, with that of everyone who is waiting already."""
 
 from collections.abc import Sequence
+from math import inf, sqrt
 from typing import NamedTuple
 
 from anytime.errors import AnytimeError
-from anytime.serving.scheduler import fits_first
-from anytime.serving.slowdown import Pace
+from anytime.serving.slowdown import Pace, SlowDown
 from anytime.serving.tables import Tables
 
 
@@ -25,10 +25,30 @@ class Bounds(NamedTuple):
     seconds: float
 
 
+def fits_first(tables: Tables, slow: SlowDown | Pace, waiting: Sequence[tuple[float, int]], now: float) -> float:
+    """By how many seconds the worst of the first exits would be late, earliest deadline first; at most 0 if none is.
+
+    Args:
+        tables: times of the stages.
+        slow: how much slower the machine is now.
+        waiting: deadline and number of samples of each, earliest deadline first.
+        now: when the first of them could start.
+    """
+    samples, worst, spread = 0, -inf, slow.high - slow.mean
+    seconds, most = tables.first_exits, len(tables.first_exits)
+    for deadline, size in waiting:
+        samples += size
+        work = seconds[min(samples, most) - 1]
+        late = now + slow.mean * work + spread * sqrt(work * seconds[0]) - deadline
+        if late > worst:
+            worst = late
+    return worst
+
+
 def busy_for(tables: Tables, pace: Pace) -> float:
     """Seconds that the stage which is running may still take."""
     size = max(1, round(pace.batch))
-    return pace.high * max(line.at(size) for line in tables.times.stages)
+    return pace.high * tables.longest_stage.at(size)
 
 
 def lateness(tables: Tables, pace: Pace, waiting: Sequence[tuple[float, int]], now: float, busy: bool) -> float:

@@ -44,6 +44,7 @@ class Arena:
         self._memory = mmap.mmap(file, size)
         self._bytes = torch.frombuffer(self._memory, dtype=torch.uint8)
         self._free = list(range(slots))
+        self._views: dict[int, tuple[bytes, Any]] = {}  # what was read from each slot
 
     def put(self, x: Any) -> tuple[int, bytes] | None:
         """Write the tensors of an input into a free slot: its number, and what ``get`` must know to read it.
@@ -61,14 +62,15 @@ class Arena:
 
     def get(self, slot: int, described: bytes) -> Any:
         """The input that ``put`` wrote: the memory itself, which is its until the slot is given back."""
-        layout = _layout(described)
-        if isinstance(layout, Stored):  # the usual case
-            return self._view(slot, layout)
-        return tree_map(
-            lambda leaf: self._view(slot, leaf) if isinstance(leaf, Stored) else leaf,
-            layout,
-            is_leaf=lambda leaf: isinstance(leaf, Stored),
-        )
+        before, views = self._views.get(slot, (b"", None))
+        if before != described:  # most inputs are alike
+            views = tree_map(
+                lambda leaf: self._view(slot, leaf) if isinstance(leaf, Stored) else leaf,
+                pickle.loads(described),
+                is_leaf=lambda leaf: isinstance(leaf, Stored),
+            )
+            self._views[slot] = described, views
+        return views
 
     def free(self, slot: int) -> None:
         """Give a slot back."""
@@ -98,6 +100,3 @@ def _described_tree(x: Any) -> bytes:
 def _described(dtype: torch.dtype, shape: tuple[int, ...]) -> bytes:
     """Of an input that is one tensor: most are alike."""
     return pickle.dumps(Stored(0, dtype, tuple(shape)))
-
-
-_layout = lru_cache(64)(pickle.loads)

@@ -70,7 +70,7 @@ class Crew:
             worker = ProcessWorker(pack(self._job), self._arena, self._news, self._ended)
             self.settings = worker.wait_until_ready()
             self._job = self._job._replace(settings=self.settings)
-        if model.source is not None and times is None:
+        if model.source is not None and model.source.may_be_written and times is None:
             with suppress(OSError, AnytimeError):  # a folder that cannot be written is measured again next time
                 self.settings.times.save(model.source.times_folder)
         self._join(worker)

@@ -6,12 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from anytime.errors import AnytimeError
-from anytime.export.backend import load_backend
 from anytime.files import read_json
-from anytime.inference.policy import FILE as POLICY
-from anytime.inference.policy import Policy
 from anytime.serving.engine import Engine
-from anytime.serving.model import saved_accuracy
 
 FOLDER = Path(__file__).with_name("embedded_model")
 """A saved model: a ResANN trained on CIFAR-10, with its record, evaluation and policy; its README says how."""
@@ -34,11 +30,7 @@ def start_engine(folder: Path, backend: str = "eager", **options: Any) -> Engine
         options: of the engine.
     """
     check_backend(folder, backend)
-    if folder != FOLDER:
-        return Engine(folder, backend=backend, **options)  # which notes the times of the stages there
-    net = load_backend(folder, backend).float().eval()
-    policy = Policy.load(folder) if (folder / POLICY).is_file() else None
-    return Engine(net, policy=policy, accuracy=saved_accuracy(folder, net.exits), **options)
+    return Engine(folder, backend=backend, **options)
 
 
 @cache

@@ -19,7 +19,7 @@ from anytime.network import AnytimeNetwork, tensors_of
 from anytime.serving.admission import Bounds, OverloadedError, check_bounds, lateness
 from anytime.serving.crew import Crew, EngineDiedError
 from anytime.serving.model import Model
-from anytime.serving.request import Answer, Request, in_loop, settle
+from anytime.serving.request import Answer, Request, settle
 from anytime.serving.runner import Event
 from anytime.serving.slowdown import Ahead
 from anytime.serving.tables import Tables
@@ -96,7 +96,17 @@ class Engine:
         self._empty = threading.Condition(self._lock)
         self._ahead = Ahead()
         self._owner = os.getpid()
-        names = ("admitted", "refused", "answered", "in_time", "late", "failed", "cancelled", "restarts")
+        names = (
+            "admitted",
+            "refused",
+            "answered",
+            "in_time",
+            "late",
+            "ready_in_time",
+            "failed",
+            "cancelled",
+            "restarts",
+        )
         self._counts = dict.fromkeys(names, 0)
         self._crew = Crew(self.model, processes, threads, spare, queue, max_batch, self._heard, self._died, loop)
         settings = self._crew.settings
@@ -118,11 +128,19 @@ class Engine:
         Raises:
             OverloadedError: if it cannot be admitted; ``retry_after`` says when to try again.
         """
+        return self._submit(x, deadline, on_exit, Future())
+
+    def asubmit(
+        self, x: Any, deadline: float | None = None, on_exit: Callable[[Answer], object] | None = None
+    ) -> "asyncio.Future[Answer]":
+        """The same for async code, ``await engine.asubmit(x)``; if the task is cancelled, so is the request."""
+        return self._submit(x, deadline, on_exit, asyncio.get_running_loop().create_future())
+
+    def _submit(self, x: Any, deadline: float | None, on_exit: Callable[[Answer], object] | None, future: Any) -> Any:
         begun = time.perf_counter()
         limit = begun + (inf if deadline is None else check_number("deadline", deadline))
         x = as_input(self.model.net, x)
         size = self.model.check_input(x, self._tables.largest)
-        future: Future[Answer] = Future()
         nbytes = sum(tensor.nbytes for tensor in tensors_of(x))
         with self._lock:
             self._number += 1
@@ -137,12 +155,6 @@ class Engine:
             self._counts["admitted"] += 1
         future.add_done_callback(lambda _: self._cancelled(request) if future.cancelled() else None)
         return future
-
-    async def asubmit(
-        self, x: Any, deadline: float | None = None, on_exit: Callable[[Answer], object] | None = None
-    ) -> Answer:
-        """The same for async code; if the task is cancelled, so is the request."""
-        return await in_loop(self.submit(x, deadline, on_exit))
 
     def _admit(self, request: Request, now: float) -> Any:
         """The worker that takes the request; raises if none can."""
@@ -207,6 +219,7 @@ class Engine:
 
     def _heard(self, events: list[Event]) -> None:
         """News of a worker, in its thread."""
+        waited, late = False, self._counts["late"]
         for event in events:
             with self._lock:
                 request = self._requests.get(event.id)
@@ -220,7 +233,10 @@ class Engine:
             if event.kind == "failed":
                 self._fail(request, AnytimeError(f"the network failed on this input: {event.stopped_by}"))
             else:
+                waited = waited or event.stopped_by == "deadline"
                 self._answered(request, event)
+        if waited or self._counts["late"] > late:
+            self._ahead.note(late=self._counts["late"] > late)
 
     def _answered(self, request: Request, event: Event) -> None:
         logits = event.logits.clone()  # its own memory, not a row of the batch's
@@ -242,10 +258,9 @@ class Engine:
         if not settle(request.future, answer):
             return
         with self._lock:
-            if event.stopped_by == "deadline" or now > request.deadline:
-                self._ahead.note(late=now > request.deadline)
             self._counts["answered"] += 1
             self._counts["in_time" if now <= request.deadline else "late"] += 1
+            self._counts["ready_in_time"] += event.moment <= request.deadline
             self._exits[event.exit] += 1
 
     def _fail(self, request: Request, error: Exception) -> None:
@@ -293,8 +308,9 @@ class Engine:
             }
 
     def stats(self) -> dict[str, Any]:
-        """Counts since the start: ``admitted``, ``refused``, ``answered`` (``in_time`` and ``late``), ``failed``,
-        ``cancelled``, ``restarts``; ``exits``: how many answers each exit gave; and what ``load`` says.
+        """Counts since the start: ``admitted``, ``refused``, ``answered`` (``in_time`` and ``late``; ``ready_in_time``:
+        before the deadline by the clock of the process that made them), ``failed``, ``cancelled``, ``restarts``;
+        ``exits``: how many answers each exit gave; and what ``load`` says.
         """
         with self._lock:
             return {**self._counts, "exits": list(self._exits), **self.load()}

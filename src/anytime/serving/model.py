@@ -33,6 +33,11 @@ class Source(NamedTuple):
         return net.float() if self.backend == "eager" else net  # processors are slow with the 16 bits that some have
 
     @property
+    def may_be_written(self) -> bool:
+        """Whether its times may be written beside it: not into the package."""
+        return Path(__file__).resolve().parent not in self.folder.resolve().parents
+
+    @property
     def times_folder(self) -> Path:
         """Where its times are kept: each backend has its own."""
         return self.folder / "onnx" if self.backend == "onnx" and (self.folder / "onnx").is_dir() else self.folder

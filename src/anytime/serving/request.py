@@ -1,9 +1,9 @@
 """A request and its answer."""
 
 import asyncio
-import threading
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,7 +38,7 @@ class Request:
     begun: float
     deadline: float
     on_exit: Callable[[Answer], object] | None
-    future: "Future[Answer]"
+    future: "Future[Answer] | asyncio.Future[Answer]"
     slot: int | None = None
     worker: Any = None
     waits: bool = True
@@ -47,44 +47,29 @@ class Request:
     shown: int = -1
 
 
-def in_loop(future: "Future[Answer]") -> "asyncio.Future[Answer]":
-    """A future of the running event loop for the same answer; cancelling it cancels the request.
-
-    ``asyncio.wrap_future`` does the same, with a detour for an answer that the loop itself has read.
-    """
-    loop, thread = asyncio.get_running_loop(), threading.get_ident()
-    waiting: asyncio.Future[Answer] = loop.create_future()
-
-    def settled(_: object) -> None:
-        if waiting.done():
-            return
-        if future.cancelled():
-            waiting.cancel()
-        elif (error := future.exception()) is not None:
-            waiting.set_exception(error)
-        else:
-            waiting.set_result(future.result())
-
-    def heard(_: object) -> None:
-        if threading.get_ident() == thread:
-            settled(future)
-        else:
-            loop.call_soon_threadsafe(settled, future)
-
-    waiting.add_done_callback(lambda _: future.cancel() if waiting.cancelled() else None)
-    future.add_done_callback(heard)
-    return waiting
-
-
-def settle(future: "Future[Answer]", outcome: Answer | Exception) -> bool:
+def settle(future: "Future[Answer] | asyncio.Future[Answer]", outcome: Answer | Exception) -> bool:
     """Set a future's result or exception; False if it was cancelled or set before."""
-    try:
-        if not future.set_running_or_notify_cancel():
+    if isinstance(future, Future):
+        try:
+            if not future.set_running_or_notify_cancel():
+                return False
+        except (InvalidStateError, RuntimeError):
             return False
-    except (InvalidStateError, RuntimeError):
+    elif not _in(loop := future.get_loop()):
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(settle, future, outcome)
+        return True
+    elif future.done():
         return False
     if isinstance(outcome, Answer):
         future.set_result(outcome)
     else:
         future.set_exception(outcome)
     return True
+
+
+def _in(loop: asyncio.AbstractEventLoop) -> bool:
+    try:
+        return asyncio.get_running_loop() is loop
+    except RuntimeError:  # of a thread without one
+        return False

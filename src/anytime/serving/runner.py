@@ -34,7 +34,7 @@ class Event(NamedTuple):
 
     id: int
     kind: str
-    """``first`` (its first exit is reached), ``exit`` (an answer on the way), ``done``, ``failed``."""
+    """``first`` (the stage before its first exit begins), ``exit`` (an answer on the way), ``done``, ``failed``."""
     exit: int = -1
     logits: Any = None
     stopped_by: str | None = None
@@ -174,6 +174,9 @@ class Runner:
         stage = tasks[0].stage
         if self.exits[stage] is None and tasks[0].exit >= 0:  # the stage may change what the latest exit looks at
             self._evaluate([task for task in tasks if task.of.logits is None])
+        if self.exits[stage] is not None and tasks[0].exit < 0:
+            self.news += [Event(task.id, "first") for task in tasks]
+            self.flush()
         try:
             batch = self._gathered(tasks)
             batch.state = self.net.run_stage(stage, batch.state)
@@ -186,8 +189,6 @@ class Runner:
         for task in batch.tasks:
             task.stage, task.of.batch = stage + 1, batch
             if exit is not None:
-                if task.exit < 0:
-                    self.news.append(Event(task.id, "first"))
                 task.exit, task.of.logits = exit, None
         if exit is not None:
             self._look(batch.tasks)
@@ -244,7 +245,7 @@ class Runner:
         try:
             batch = self._gathered(tasks)
             reached = self.net.exit_after(batch.tasks[0].stage - 1, batch.state)
-            parts = reached().split([task.size for task in batch.tasks])
+            parts = reached().float().cpu().split([task.size for task in batch.tasks])
         except Exception as error:
             self._failed(tasks, error)
             return False

@@ -1,15 +1,19 @@
 """What to do at a stage boundary: one decision, a function of the time and the requests in flight alone."""
 
-from bisect import insort
+from bisect import bisect_right, insort
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from math import inf, sqrt
+from math import inf
 from operator import attrgetter
 from typing import Any
 
-from anytime.serving.slowdown import Pace, SlowDown
+from anytime.serving.admission import fits_first
+from anytime.serving.slowdown import SlowDown
 from anytime.serving.tables import PRICES, Tables
+
+COMPANY = 4
+"""Answers that are due within so many stages from now are given together."""
 
 by_deadline = attrgetter("deadline")
 
@@ -71,6 +75,7 @@ class Scheduler:
         self._through = False  # whether a task may have been through all stages
         self._sized = 0  # how many tasks have more than one sample
         self._delay = inf  # how long the first exits of those that wait could be put off at the latest decision
+        self._resting: list[Task] = []  # those that the latest plan takes no further
         self._prices = [1, 1]  # the latest, of the first group of deadlines and of those after it
 
     def add(self, task: Task) -> None:
@@ -107,7 +112,18 @@ class Scheduler:
         run, after = self._in_time(self._choose(now), now)
         # Those that could not reach another exit after this stage are answered before it.
         lost = self._stopping(after, run)
+        if lost:
+            lost += self._company(lost, after + COMPANY * (after - now))
         return Decision(lost, run if not lost or self._can_wait(run, after, now, lost) else ())
+
+    def _company(self, lost: list[Task], until: float) -> list[Task]:
+        """Others at the exits of those that are answered which are due soon and which the plan takes no further.
+
+        One head for many costs little more than for one.
+        """
+        places = {(task.stage, task.form) for task in lost}
+        due = self._resting[: bisect_right(self._resting, until, key=by_deadline)]
+        return [task for task in due if (task.stage, task.form) in places and task not in lost]
 
     def _alone(self, task: Task, now: float) -> Decision:
         """What to do if there is one task only: go on as long as another exit is in time."""
@@ -207,6 +223,7 @@ class Scheduler:
         later = _price(rows, left, end, spent, max(self._prices[1], first))[0] if end < len(tasks) else first
         self._prices = [first, later]
         groups: dict[Any, list[Task]] = {}
+        resting = self._resting = list[Task]()
         spare: dict[Any, float] = {}
         total, least, single = 0.0, inf, len(self.forms) == 1
         for i, (task, row, time_left) in enumerate(zip(tasks, rows, left, strict=True)):
@@ -218,10 +235,13 @@ class Scheduler:
                     groups[key], spare[key] = [task], least
                 else:
                     members.append(task)
+            else:
+                resting.append(task)
             total += needed
             if time_left - total < least:
                 least = time_left - total
         if not groups:  # nobody's next way fits as a whole: go on with whoever can
+            resting.clear()
             for task in tasks:
                 key = task.stage if single else (task.stage, task.form)
                 groups.setdefault(key, []).append(task)
@@ -234,12 +254,16 @@ class Scheduler:
         delay = inf
         if waiting:
             tables, entries = self.tables(waiting[0].form), [(task.deadline, task.size) for task in waiting]
-            delay = -fits_first(tables, self.slow, entries, now)
+            # With room for a stage: admission counts with one that is running.
+            delay = -fits_first(tables, self.slow, entries, now) - self.slow.high * tables.longest_stage.at(self.usual)
         self._delay = delay
         best, most, high = None, -1.0, self.slow.high
         for key, members in groups.items():
-            run, task = self._fill(members), members[0]
+            task = members[0]
             tables = self.tables(task.form)
+            if task.exit >= 0:
+                members = self._reaching(members, now)
+            run = self._fill(members)
             size = len(run) if not self._sized else sum(task.size for task in run)
             # Weights come from exits that were looked at.
             worth = sum([task.weight * task.size for task in run]) if tables.every else size
@@ -258,6 +282,19 @@ class Scheduler:
             first = waiting[0]
             return self._fill([task for task in waiting if (task.stage, task.form) == (first.stage, first.form)])
         return self._fill(next(iter(groups.values())))  # that of the earliest deadline
+
+    def _reaching(self, tasks: list[Task], now: float) -> list[Task]:
+        """Those that would reach the end of their way in time together; the earlier a deadline, the sooner it is left
+        out. The last one in any case.
+        """
+        tables, stage = self.tables(tasks[0].form), tasks[0].stage
+        size = sum([task.size for task in tasks]) if self._sized else len(tasks)
+        for i, task in enumerate(tasks):
+            batch = min(size, self.largest)
+            if now + self.slow.mean * tables.ways[tables.level(batch)][stage] * batch <= task.deadline:
+                return tasks[i:]
+            size -= task.size
+        return tasks[-1:]
 
     def _fill(self, tasks: list[Task]) -> list[Task]:
         """As many of the tasks, in their order, as the largest batch holds."""
@@ -303,23 +340,3 @@ def _price(rows: list[list[float]], left: list[float], begin: int, spent: float,
         price = max(price - 1, 0)
     end = len(rows) if end is None else end + 1
     return price, end, spent + sum([row[price] for row in rows[begin:end]])
-
-
-def fits_first(tables: Tables, slow: SlowDown | Pace, waiting: Sequence[tuple[float, int]], now: float) -> float:
-    """By how many seconds the worst of the first exits would be late, earliest deadline first; at most 0 if none is.
-
-    Args:
-        tables: times of the stages.
-        slow: how much slower the machine is now.
-        waiting: deadline and number of samples of each, earliest deadline first.
-        now: when the first of them could start.
-    """
-    samples, worst, spread = 0, -inf, slow.high - slow.mean
-    seconds, most = tables.first_exits, len(tables.first_exits)
-    for deadline, size in waiting:
-        samples += size
-        work = seconds[min(samples, most) - 1]
-        late = now + slow.mean * work + spread * sqrt(work * seconds[0]) - deadline
-        if late > worst:
-            worst = late
-    return worst

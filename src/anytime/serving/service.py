@@ -17,7 +17,6 @@ from anytime.serving.deadlines import deadline_of
 from anytime.serving.engine import Answer, EngineDiedError, OverloadedError
 from anytime.serving.limits import Limits
 from anytime.serving.metrics import Metrics
-from anytime.serving.request import in_loop
 from anytime.serving.served import Loaded, Served
 
 
@@ -150,5 +149,4 @@ async def answers_of(request: Request, futures: list["asyncio.Future[Answer]"]) 
 
 def submit(loaded: Loaded, x: Any, exchange: Exchange, **options: Any) -> "asyncio.Future[Answer]":
     """Give a sample to the engine; cancelling the future takes it back."""
-    future = loaded.engine.submit(loaded.check_sample(x), deadline=exchange.left, **options)
-    return in_loop(future)
+    return loaded.engine.asubmit(loaded.check_sample(x), deadline=exchange.left, **options)

@@ -82,8 +82,7 @@ class Ahead:
     """How long before its deadline an answer should be ready, learned from those that waited for theirs.
 
     What a deadline is missed by has many reasons: a stage that was interrupted, the way of the answer to whoever
-    asked. Each late answer adds to the time, each one in time takes a little of it, so that about six in a thousand
-    are late.
+    asked. Late answers add to the time, those in time take a little of it, so that about three in a thousand are late.
 
     Examples:
         >>> ahead = Ahead()
@@ -93,10 +92,12 @@ class Ahead:
         True
     """
 
+    least, most = 0.0005, 0.004
+
     def __init__(self) -> None:
         self.seconds = 0.0025
 
     def note(self, late: bool) -> None:
-        """Take an answer into account."""
+        """Take the answers that came together into account: whether one of them was late."""
         step = 0.00025
-        self.seconds = min(max(self.seconds + (step if late else -0.006 * step), 0.0005), 0.004)
+        self.seconds = min(max(self.seconds + (step if late else -0.003 * step), self.least), self.most)

@@ -51,12 +51,16 @@ class Tables:
         self._shifted: dict[tuple[int, int], list[list[float]]] = {}
         self.slopes = [[hull[0][0] if hull else 0.0 for hull in ways] for ways in self._ways]
         """The steepest way from each stage, by batch, in accuracy per second and sample."""
+        self.ways = [[hull[0][2] if hull else 0.0 for hull in ways] for ways in self._ways]
+        """Its seconds, per sample."""
         self.next = [self._next(stage) for stage in range(self.stages + 1)]
         """Seconds from each stage to the next exit's prediction, for a batch of one."""
         self.answer = [self._answer(stage) for stage in range(self.stages + 1)]
         """Seconds of the head that answers at each stage: of the latest exit before it."""
         self.longest, self.most_held = max(self.next[:-1]), max(line.at(1) for line in self.answer)
         """The longest way to a next exit and the longest head, for a batch of one."""
+        self.longest_stage = max(times.stages, key=lambda line: line.at(largest))
+        """That of large batches."""
         counts = np.arange(1, 4097)
         self.first_exits: list[float] = sum(
             (line.fixed * np.ceil(counts / largest) + line.each * counts for line in self._first_lines()),

@@ -269,7 +269,7 @@ def _light(news: News) -> Any:
 
 
 def _packed(logits: Tensor) -> tuple[bytearray, tuple[int, ...]]:
-    return bytearray(logits.float().cpu().numpy()), tuple(logits.shape)
+    return bytearray(logits.numpy()), tuple(logits.shape)
 
 
 def _whole(news: Any) -> News:

@@ -163,7 +163,7 @@ export class TryView {
     const answer = this.answers.at(-1);
     const why = answer.complete ? "the whole network ran" : `stopped by the deadline of ${milliseconds(deadline)}`;
     $("summary").textContent = `${percent(answer.probability, 1)} sure, exit ${answer.exit + 1} of ${answer.exits} `
-      + `after ${(1000 * answer.seconds).toFixed(2)} ms; ${why}.`;
+      + `after ${milliseconds(1000 * answer.seconds)}; ${why}.`;
     $("exit").disabled = false;
   }
 
@@ -178,7 +178,7 @@ export class TryView {
     $("truth").textContent = this.truth === null ? "" : answer.class === this.truth ? "✓ right" : `✗ it is: ${this.truth}`;
     $("truth").className = answer.class === this.truth ? "right" : "wrong";
     $("exit").value = answer.exit;
-    $("exit-text").value = `${answer.exit + 1} of ${answer.exits}, ${(1000 * answer.seconds).toFixed(2)} ms`;
+    $("exit-text").value = `${answer.exit + 1} of ${answer.exits}, ${milliseconds(1000 * answer.seconds)}`;
     $("exit").setAttribute("aria-valuetext", `exit ${answer.exit + 1}: ${answer.class}`);
     const shade = color(answer.exit, answer.exits);
     while ($("bars").children.length < answer.top.length) $("bars").append(bar());
