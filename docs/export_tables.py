@@ -14,16 +14,12 @@ def int8(found: Mapping[str, float]) -> str:
     return "\n" + "\n".join(lines) + "\n"
 
 
-def backends(networks: Mapping[str, Mapping[str, Any]]) -> str:
-    """Times of the backends to the last exit, divided by PyTorch's: the figures of each network by its name."""
-    cells = [
-        (f"{name}, batch {batch}", figures, f"batch {batch}: ")
-        for name, figures in networks.items()
-        for batch in (1, 32)
-    ]
-    ways = [key.removeprefix(cells[0][2]) for key in cells[0][1] if key.startswith(cells[0][2])]
-    lines = [f"| / PyTorch | {' | '.join(title for title, _, _ in cells)} |", "|---|" + "---:|" * len(cells)]
-    for way in ways:
-        medians = [figures[start + way]["median"] for _, figures, start in cells]
-        lines.append(f"| {way.removesuffix(' / PyTorch')} | {' | '.join(f'{median:.2f}' for median in medians)} |")
+def backends(figures: Mapping[str, Any]) -> str:
+    """Times of the backends to the last exit, divided by PyTorch's, at batches of 1 and 32."""
+    lines = ["| | batch 1 | batch 32 |", "|---|---:|---:|"]
+    for key in figures:
+        batch, _, way = key.partition(": ")
+        if batch == "batch 1":
+            medians = [figures[f"{batch}: {way}"]["median"] for batch in ("batch 1", "batch 32")]
+            lines.append(f"| {way} | {' | '.join(f'{median:.2f}' for median in medians)} |")
     return "\n" + "\n".join(lines) + "\n"

@@ -185,12 +185,7 @@ def shares(record: str) -> Figure:
 
 FIGURES: dict[str, Figure] = {
     "int8_table": lambda: export_tables.int8(results("export_int8")["facts"]),
-    "backends_table": lambda: export_tables.backends(
-        {
-            "resann-9-16": results("export_backends_resann")["figures"],
-            "msdnet-cifar": results("export_backends_msdnet")["figures"],
-        }
-    ),
+    "backends_table": lambda: export_tables.backends(results("export_backends")["figures"]),
     "int8_time_1": ratio("export_int8", "batch 1: int8 / float32, all exits", 2),
     "int8_time_32": ratio("export_int8", "batch 32: int8 / float32, all exits", 2),
     "int8_mb": fact("export_int8", "int8_mb", "{:.1f}"),
