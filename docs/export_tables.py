@@ -1,6 +1,7 @@
 """Tables of docs/export.md, made of a record's facts."""
 
 from collections.abc import Mapping
+from typing import Any
 
 
 def int8(found: Mapping[str, float]) -> str:
@@ -10,4 +11,15 @@ def int8(found: Mapping[str, float]) -> str:
         before, after = (100 * found[f"{name}_{exit}"] for name in ("float32", "int8"))
         lost = f"{after - before:+.2f}".replace("-", "−")
         lines.append(f"| {exit} | {before:.2f} % | {after:.2f} % | {lost} |")
+    return "\n" + "\n".join(lines) + "\n"
+
+
+def backends(figures: Mapping[str, Any]) -> str:
+    """Times of the backends to the last exit, divided by PyTorch's, at batches of 1 and 32."""
+    lines = ["| | batch 1 | batch 32 |", "|---|---:|---:|"]
+    for key in figures:
+        batch, _, way = key.partition(": ")
+        if batch == "batch 1":
+            medians = [figures[f"{batch}: {way}"]["median"] for batch in ("batch 1", "batch 32")]
+            lines.append(f"| {way} | {' | '.join(f'{median:.2f}' for median in medians)} |")
     return "\n" + "\n".join(lines) + "\n"

@@ -165,6 +165,19 @@ def left_early(share: float) -> Figure:
     return figure
 
 
+def reproduced(data: str, rival: str) -> Figure:
+    """How AdaLoss's error at the last exit compares with another scheme's, as the reproduction's report says it."""
+
+    def figure() -> str:
+        report = (DOCS / "REPRODUCTION.md").read_text(encoding="utf-8")
+        pattern = rf"\*\*{data}\.\*\* At 1 of the cost AdaLoss's test error is (.* {rival}'s \(.*\)):"
+        found = re.search(pattern, report)
+        assert found, f"{data}, {rival}: not in the report"
+        return found[1].replace("-", "−")
+
+    return figure
+
+
 def shares(record: str) -> Figure:
     """What the exits of a converted network cost, in % of its last."""
     return lambda: ", ".join(percent(fraction, 0) for fraction in results(record)["fractions"])
@@ -172,10 +185,13 @@ def shares(record: str) -> Figure:
 
 FIGURES: dict[str, Figure] = {
     "int8_table": lambda: export_tables.int8(results("export_int8")["facts"]),
+    "backends_table": lambda: export_tables.backends(results("export_backends")["figures"]),
     "int8_time_1": ratio("export_int8", "batch 1: int8 / float32, all exits", 2),
     "int8_time_32": ratio("export_int8", "batch 32: int8 / float32, all exits", 2),
     "int8_mb": fact("export_int8", "int8_mb", "{:.1f}"),
     "float32_mb": fact("export_int8", "float32_mb", "{:.1f}"),
+    "svhn_const": reproduced("svhn", "CONST"),
+    "svhn_linear": reproduced("svhn", "LINEAR"),
     "gains": gains,
     "performance": performance,
     "deadline_table": deadline_table,

@@ -18,6 +18,8 @@ EXTRAS = {
     "adaloss+equilibrium": "AdaLoss, equilibrium",
     "adaloss+distill": "AdaLoss, distillation",
     "adaloss+boosting": "AdaLoss, boosted exits",
+    "adaloss+anneal": "AdaLoss, γ annealed",
+    "adaloss+anneal+boosting": "AdaLoss, γ annealed, boosted exits",
     "first-order": "first-order AdaLoss",
     "famo": "FAMO",
     "adaloss+equilibrium+distill": "AdaLoss, equilibrium and distillation",

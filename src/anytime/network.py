@@ -282,8 +282,6 @@ def eval_mode(net: nn.Module) -> Iterator[None]:
 
 def clone_tensors(state: Any) -> Any:
     """A copy of all tensors of a state or an input."""
-    if isinstance(state, Tensor):  # the usual case
-        return state.clone()
     return tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, state)
 
 

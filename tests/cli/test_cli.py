@@ -152,7 +152,7 @@ def test_models(run):
         ("train --output mixed --resume", "the checkpoint is damaged or of another run"),
         ("evaluate damaged", "has no preprocessing"),
         ("evaluate done --opt done", "train it with --scheme opt-I"),
-        ("profile resann-1-4 --backends tea", "expected onnx, executorch, auto or none"),
+        ("profile resann-1-4 --backends tea", "expected onnx, openvino, executorch, auto or none"),
         ("profile resann-1-4 --threads 0", "--threads=0 must be an integer >= 1"),
         ("profile resann-1-4 --size 100000000", "out of memory"),
         ("train --output thesis", "is not empty and holds no run"),

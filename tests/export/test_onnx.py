@@ -64,6 +64,24 @@ def test_every_exit_is_as_it_was(name, tmp_path):
     assert anytime.costs(found, images(3)) == anytime.costs(net, images(3))
 
 
+@pytest.mark.parametrize("provider", ["CPUExecutionProvider", "OpenVINOExecutionProvider"])
+def test_another_provider(provider, tmp_path):
+    """Whatever computes in ONNX Runtime, every exit is as it was."""
+    import onnxruntime
+
+    if provider not in onnxruntime.get_available_providers():
+        pytest.skip(f"needs an ONNX Runtime with the {provider}, e.g. pip install onnxruntime-openvino")
+    net = lively(FAMILIES["resann"]())
+    folder = anytime.export.onnx(net, images(1), tmp_path)
+    parity_law(net, anytime.load_exported(folder, provider=provider), map(images, (1, 3)))
+
+
+def test_a_provider_that_is_not_there(tmp_path):
+    folder = anytime.export.onnx(FAMILIES["resann"]().eval(), images(1), tmp_path)
+    with pytest.raises(anytime.AnytimeError, match=r"TeaExecutionProvider.*which has .*CPUExecutionProvider"):
+        anytime.load_exported(folder, provider="TeaExecutionProvider")
+
+
 def test_an_ensemble(tmp_path):
     """Its members begin with the image; stages without an offered exit are part of the next."""
     nets = [lively(anytime.create_model(name)) for name in ("resann-1-8", "resann-2-8")]

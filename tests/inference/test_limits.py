@@ -216,6 +216,7 @@ def test_stop_ends_it_within_a_stage(backend):
         ({"exits": 0}, "must be an integer >= 1"),
         ({"exits": 7}, "has 6"),
         ({"deadline": float("nan")}, "deadline=nan"),
+        ({"deadline": "20ms"}, "must be a number of seconds, e.g. 0.02"),
         ({"macs": float("nan")}, "macs=nan"),
     ],
 )
@@ -275,9 +276,10 @@ def test_limits_of_other_types(limits):
 
 
 def test_what_is_no_network():
-    for thing in (nn.Linear(2, 2).eval(), 5):
-        with pytest.raises(anytime.AnytimeError, match=r"no steps\(x\)"):
-            anytime.predict(thing, X)
+    for thing in (nn.Linear(2, 2), 5):
+        for ask in (anytime.predict, anytime.start, anytime.astart):
+            with pytest.raises(anytime.AnytimeError, match=r"no steps\(x\)"):
+                ask(thing, X)
     with pytest.raises(anytime.AnytimeError, match="expects an AnytimeNetwork, not a Linear"):
         anytime.profile(nn.Linear(2, 2), X)
 

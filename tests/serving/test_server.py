@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import httpx
 import pytest
@@ -224,6 +225,30 @@ def test_sigterm_under_load(serve, run_folder):
     assert {line["status"] for line in asked} <= {200, 503}
     assert outcomes.count(200) == sum(line["status"] == 200 for line in asked), "an answer was lost"
     assert set(outcomes) <= {200, 503, "closed"}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="finds the engine's process in /proc")
+def test_an_engine_that_is_killed_is_replaced(serve, run_folder):
+    with serve(run_folder) as running, running.client() as client:
+        stop, outcomes = threading.Event(), []
+        clients = [threading.Thread(target=requests_until, args=(running, stop, outcomes)) for _ in range(4)]
+        for thread in clients:
+            thread.start()
+        until(lambda: len(outcomes) > 100)
+        os.kill(min(children(running.process.pid)), signal.SIGKILL)
+        until(lambda: 'anytime_engine_restarts{model="digits"} 1.0' in client.get("/metrics").text)
+        until(lambda: client.post("/predict?deadline=20s", content=encoded()).status_code == 200)
+        stop.set()
+        for thread in clients:
+            thread.join()
+    assert set(outcomes) <= {200, 500, 503}  # all are 200 if the spare was ready
+
+
+def children(pid):
+    """The processes that a process has started: the engine, then its spare."""
+    files = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for file in files for child in file.read_text().split()]
 
 
 def test_a_model_is_replaced_without_a_lost_request(serve_with, run_folder, tmp_path):

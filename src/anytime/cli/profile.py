@@ -12,7 +12,8 @@ import anytime
 from anytime.cli.app import DEVICES, Option, app, device_named, typer
 from anytime.cli.convert import named
 from anytime.cli.tables import models_table, profile_table, show
-from anytime.errors import AnytimeError, check_integer
+from anytime.errors import AnytimeError, check_integer, require
+from anytime.export.onnx_runtime import OPENVINO
 from anytime.saving import load
 
 
@@ -26,14 +27,17 @@ def profile(
     threads: Annotated[int | None, Option(help="Number of CPU threads.")] = None,
     repeats: Annotated[int, Option(help="Number of runs; the time is their median.")] = 30,
     device: Annotated[str, Option(help=DEVICES)] = "auto",
-    backends: Annotated[str, Option(help="More columns: onnx, executorch. Default: onnx if installed.")] = "auto",
+    backends: Annotated[
+        str, Option(help="More columns: onnx, openvino, executorch. Default: the first two, if installed.")
+    ] = "auto",
     save: Annotated[bool, Option("--save", help="Write profile.json beside the saved model; predict uses it.")] = False,
     as_json: Annotated[bool, Option("--json", help="Print only JSON.")] = False,
 ) -> None:
     """What each exit costs: multiply-accumulates, parameters, measured milliseconds.
 
     Milliseconds are from the start to the exit's prediction, with the heads of all earlier exits and without them.
-    On a CPU the model is also exported and measured on ONNX Runtime, if installed; --backends none leaves that out.
+    On a CPU the model is also exported and measured on ONNX Runtime, and on OpenVINO where onnxruntime-openvino is
+    installed; --backends none leaves that out. Exporting for ExecuTorch takes minutes: --backends executorch.
     With --save they are written to profile.json beside the model, for this device, number of threads and input shape.
 
     Examples:
@@ -74,18 +78,20 @@ def profile(
         print(f"Wrote {path}: anytime.predict(anytime.load({model!r}), x, deadline=…) uses it")
 
 
-EXPORTS = {"onnx": "onnxruntime", "executorch": "executorch"}
-"""Backends that a network can be exported for, and the package that runs it."""
+BACKENDS = ("onnx", "openvino", "executorch")
 
 
 def _chosen(backends: str, device: str) -> list[str]:
     """The backends to measure besides PyTorch."""
-    if backends in ("auto", "none"):
-        return ["onnx"] if backends == "auto" and device == "cpu" and find_spec(EXPORTS["onnx"]) else []
+    if backends == "none" or (backends == "auto" and (device != "cpu" or not find_spec("onnxruntime"))):
+        return []
+    if backends == "auto":
+        there = require("onnxruntime", "onnx").get_available_providers()
+        return ["onnx", "openvino"] if OPENVINO in there else ["onnx"]
     chosen = backends.split(",")
     for name in chosen:
-        if name not in EXPORTS:
-            raise AnytimeError(f"--backends {backends}: expected {', '.join(EXPORTS)}, auto or none")
+        if name not in BACKENDS:
+            raise AnytimeError(f"--backends {backends}: expected {', '.join(BACKENDS)}, auto or none")
     return chosen
 
 
@@ -95,8 +101,10 @@ def _on_others(
     """The network exported for each backend and measured there."""
     measured = {}
     for name in backends:
+        export = anytime.export.executorch if name == "executorch" else anytime.export.onnx
         with tempfile.TemporaryDirectory() as folder:
-            exported = anytime.load_exported(getattr(anytime.export, name)(net, x, folder))
+            provider = OPENVINO if name == "openvino" else None
+            exported = anytime.load_exported(export(net, x, folder), provider=provider)
         measured[name] = anytime.profile(exported, x, repeats)
     return measured
 

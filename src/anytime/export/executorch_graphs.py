@@ -60,7 +60,9 @@ def _free(plan: Staged, name: str, batch: Any) -> dict[int, Any]:
     return {dim: batch * each if each > 1 else batch for dim, size in enumerate(shape) if (each := rows_each(size))}
 
 
-def executorch_runners(description: Description, contents: Mapping[str, bytes], threads: int, where: str) -> Runners:
+def executorch_runners(
+    description: Description, contents: Mapping[str, bytes], threads: int, where: str, provider: str | None = None
+) -> Runners:
     """A function from arrays to arrays for each graph; ExecuTorch has one pool of threads for all.
 
     Args:
@@ -68,8 +70,11 @@ def executorch_runners(description: Description, contents: Mapping[str, bytes], 
         contents: of its files.
         threads: not used.
         where: the folder, for messages.
+        provider: ExecuTorch has none; what computes was chosen when the programs were written.
     """
     del threads
+    if provider is not None:
+        raise AnytimeError(f"provider={provider!r} is of ONNX Runtime, and {where} was exported for ExecuTorch")
     runtime = require("executorch.runtime", "executorch").Runtime.get()
     runners = {}
     for graph in (*description.stages, *description.heads):

@@ -21,7 +21,9 @@ from anytime.network import AnytimeNetwork, OwnRows, Step
 BACKENDS = {"onnx": onnx_runners, "executorch": executorch_runners}
 
 
-def load_exported(folder: str | Path, threads: int | None = None) -> "ExportedNetwork":
+def load_exported(
+    folder: str | Path, threads: int | None = None, provider: str | None = None
+) -> "ExportedNetwork":  # fmt: skip
     """Read a network that ``anytime.export`` or ``anytime export`` wrote; its graphs run without PyTorch.
 
     A folder whose files were altered, mixed up or do not belong together is refused.
@@ -29,6 +31,8 @@ def load_exported(folder: str | Path, threads: int | None = None) -> "ExportedNe
     Args:
         folder: the folder with ``anytime.json``.
         threads: number of CPU threads. Default: as many as torch uses (``torch.get_num_threads()``).
+        provider: what computes in ONNX Runtime, e.g. ``CUDAExecutionProvider``, ``OpenVINOExecutionProvider`` or
+            ``CoreMLExecutionProvider``, as ``onnxruntime.get_available_providers()`` lists them. Default: the CPU.
 
     Examples:
         >>> import anytime, tempfile
@@ -41,7 +45,7 @@ def load_exported(folder: str | Path, threads: int | None = None) -> "ExportedNe
     """
     folder = Path(folder)
     description = read_description(folder)
-    net = make(description, read_files(folder, description), threads, str(folder))
+    net = make(description, read_files(folder, description), threads, str(folder), provider)
     for profile in read_profiles(folder):
         if len(profile.stages) == net.exits:
             remember(net, profile)
@@ -49,12 +53,16 @@ def load_exported(folder: str | Path, threads: int | None = None) -> "ExportedNe
 
 
 def make(
-    description: Description, contents: Mapping[str, bytes], threads: int | None = None, where: str = "the export"
+    description: Description,
+    contents: Mapping[str, bytes],
+    threads: int | None = None,
+    where: str = "the export",
+    provider: str | None = None,
 ) -> "ExportedNetwork":
     """A network from the contents of its files."""
     if description.backend not in BACKENDS:
         raise AnytimeError(f"{where} was exported for {description.backend!r}; expected one of {', '.join(BACKENDS)}")
-    runners = BACKENDS[description.backend](description, contents, threads or torch.get_num_threads(), where)
+    runners = BACKENDS[description.backend](description, contents, threads or torch.get_num_threads(), where, provider)
     return ExportedNetwork(description, runners)
 
 

@@ -11,8 +11,12 @@ from anytime.errors import AnytimeError, require
 from anytime.export.description import SHARED, Description, GraphFile, Runner, Runners
 from anytime.export.joining import can_join, joined
 
+CPU, OPENVINO = "CPUExecutionProvider", "OpenVINOExecutionProvider"
 
-def onnx_runners(description: Description, contents: Mapping[str, bytes], threads: int, where: str) -> Runners:
+
+def onnx_runners(
+    description: Description, contents: Mapping[str, bytes], threads: int, where: str, provider: str | None = None
+) -> Runners:
     """A function from arrays to arrays for each graph, and for graphs that are joined.
 
     Args:
@@ -20,14 +24,16 @@ def onnx_runners(description: Description, contents: Mapping[str, bytes], thread
         contents: of its files.
         threads: number of threads.
         where: the folder, for messages.
+        provider: of ONNX Runtime; None for its own on the CPU.
     """
     onnx, runtime = require("onnx", "onnx"), require("onnxruntime", "onnx")
     shared, runners = contents.get(SHARED, b""), {}
+    providers = _providers(runtime, provider, threads)
 
     def session(model: Any) -> Any:
         options = _options(runtime, threads)
         _give_shared(onnx, runtime, options, model, shared)
-        return runtime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        return runtime.InferenceSession(model.SerializeToString(), options, providers=providers)
 
     def join(graphs: Sequence[GraphFile], as_one: GraphFile) -> Runner | None:
         models = {graph.file: onnx.load_model_from_string(contents[graph.file]) for graph in graphs}
@@ -44,6 +50,20 @@ def onnx_runners(description: Description, contents: Mapping[str, bytes], thread
         _check_signature(made, graph, description, where)
         runners[graph.file] = _runner(made, graph)
     return Runners(runners, join)
+
+
+def _providers(runtime: Any, provider: str | None, threads: int) -> list[Any]:
+    """The provider that is asked for; what it does not have is run by ONNX Runtime's own."""
+    if provider in (None, CPU):
+        return [CPU]
+    there = runtime.get_available_providers()
+    if provider not in there:
+        raise AnytimeError(
+            f"provider={provider!r} is not part of the installed ONNX Runtime, which has {', '.join(there)}: others "
+            "come with packages of their own, e.g. onnxruntime-gpu or onnxruntime-openvino instead of onnxruntime"
+        )
+    own = {"num_of_threads": str(threads)} if provider == OPENVINO else {}
+    return [(provider, own), CPU]
 
 
 def _options(runtime: Any, threads: int) -> Any:

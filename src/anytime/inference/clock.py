@@ -58,7 +58,8 @@ class Clock:
 
     def head_ended(self) -> float:
         """Note the time of the latest exit's head, which has just ended; seconds since the call."""
-        synchronize(self._device)
+        if self._waits:
+            synchronize(self._device)
         now = time.perf_counter()
         stage = len(self._heads) - 1
         while self._heads[stage] is None:

@@ -22,6 +22,8 @@ def as_input(net: Any, x: Any) -> Any:
         >>> as_input(net, np.zeros((1, 3, 32, 32))).dtype
         torch.float32
     """
+    if not hasattr(net, "steps"):
+        raise AnytimeError(f"a {type(net).__name__} has no steps(x): pass an anytime network, see anytime.convert")
     if isinstance(x, Tensor):
         return x
     leaves = tree_leaves(x)

@@ -118,10 +118,10 @@ class Limits:
     stop: Stop | None = None
 
     def __post_init__(self) -> None:
-        for name in ("deadline", "macs"):
+        for name, form in (("deadline", "number of seconds, e.g. 0.02"), ("macs", "number, e.g. 2e6")):
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, Real) or value != value):
-                raise AnytimeError(f"{name}={value!r} must be a number")
+                raise AnytimeError(f"{name}={value!r} must be a {form}")
         if self.exits is not None:
             check_integer("exits", self.exits)
         if self.stop is not None and (isinstance(self.stop, type) or not hasattr(self.stop, "is_set")):
@@ -258,8 +258,6 @@ def _timed_walk(net: Any, x: Any, clock: Clock) -> Iterator[Callable[[], Tensor]
 def _walk(net: Any, x: Any) -> Iterator[Callable[[], Tensor] | None]:
     if hasattr(net, "walk"):
         return net.walk(x)
-    if not hasattr(net, "steps"):
-        raise AnytimeError(f"a {type(net).__name__} has no steps(x): pass an anytime network, see anytime.convert")
     return ((lambda step=step: step.logits) for step in net.steps(x))
 
 

@@ -44,7 +44,7 @@ class Arena:
         self._memory = mmap.mmap(file, size)
         self._bytes = torch.frombuffer(self._memory, dtype=torch.uint8)
         self._free = list(range(slots))
-        self._views: dict[int, tuple[bytes, Any]] = {}  # what was read from each slot
+        self._views: dict[int, tuple[bytes, Any]] = {}  # of each slot, as it was used last
 
     def put(self, x: Any) -> tuple[int, bytes] | None:
         """Write the tensors of an input into a free slot: its number, and what ``get`` must know to read it.
@@ -54,11 +54,11 @@ class Arena:
         tensors = tensors_of(x)
         if not self._free or sum(-(-tensor.nbytes // 64) * 64 for tensor in tensors) > self.slot_bytes:
             return None
-        slot, offset = self._free.pop(), 0
-        for tensor in tensors:
-            self._view(slot, Stored(offset, tensor.dtype, tensor.shape)).copy_(tensor)
-            offset += -(-tensor.nbytes // 64) * 64
-        return slot, _described(x.dtype, x.shape) if isinstance(x, Tensor) else _described_tree(x)
+        slot = self._free.pop()
+        described = _described(x.dtype, x.shape) if isinstance(x, Tensor) else _described_tree(x)
+        for place, tensor in zip(tensors_of(self.get(slot, described)), tensors, strict=True):
+            place.copy_(tensor.detach())
+        return slot, described
 
     def get(self, slot: int, described: bytes) -> Any:
         """The input that ``put`` wrote: the memory itself, which is its until the slot is given back."""
@@ -79,7 +79,8 @@ class Arena:
     def _view(self, slot: int, stored: Stored) -> Tensor:
         begin = slot * self.slot_bytes + stored.offset
         size = stored.dtype.itemsize * prod(stored.shape)
-        return self._bytes[begin : begin + size].view(stored.dtype).view(stored.shape)
+        with torch.inference_mode(False):  # those made in inference mode could not be written to outside of it
+            return self._bytes[begin : begin + size].view(stored.dtype).view(stored.shape)
 
 
 def _described_tree(x: Any) -> bytes:

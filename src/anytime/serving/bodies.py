@@ -17,17 +17,16 @@ LEAST_SPEED = 2**16
 @asynccontextmanager
 async def body_of(request: Request, service: Service) -> AsyncIterator[bytes]:
     """The body of a request. Until the context ends its bytes count among those that the server holds."""
-    held = 0
+    if request.headers.get("content-encoding", "identity") != "identity":
+        raise HTTPException(415, "compressed bodies are not accepted: send it without Content-Encoding")
+    limits, parts, size, held, more = service.limits, [], 0, 0, True
+    end = time.monotonic() + limits.read
     try:
-        limits, parts, size = service.limits, [], 0
-        if request.headers.get("content-encoding", "identity") != "identity":
-            raise HTTPException(415, "compressed bodies are not accepted: send it without Content-Encoding")
-        length = request.headers.get("content-length", "0")
-        too_large = int(length) > limits.body if length.isascii() and length.isdigit() else False
-        async for part in _parts(request, limits.read):
+        while more:
+            part, more = await _next(request, end)
             size += len(part)
-            too_large = too_large or size > limits.body
-            if too_large:  # read on for a while, or the client cannot read the answer
+            end += len(part) / LEAST_SPEED
+            if size > limits.body:  # read on for a while, or the client cannot read the answer
                 parts.clear()
                 if size > 4 * limits.body:
                     break
@@ -37,27 +36,20 @@ async def body_of(request: Request, service: Service) -> AsyncIterator[bytes]:
             service.body_bytes += len(part)
             if service.body_bytes > limits.bodies:
                 raise HTTPException(503, "the server holds too many bodies", {"Retry-After": "1"})
-        if too_large:
+        if size > limits.body:
             raise HTTPException(413, f"a body has at most {limits.body:,} bytes", {"Connection": "close"})
         yield parts[0] if len(parts) == 1 else b"".join(parts)
     finally:
         service.body_bytes -= held
 
 
-async def _parts(request: Request, seconds: float) -> AsyncIterator[bytes]:
-    """The body as it arrives. One that takes too long is refused."""
-    end = time.monotonic() + seconds
-    while True:
-        try:
-            async with asyncio.timeout(end - time.monotonic()):
-                message = await request.receive()
-        except TimeoutError:
-            raise HTTPException(408, "the body took too long to arrive", {"Connection": "close"}) from None
-        if message["type"] == "http.disconnect":
-            raise ClientGoneError
-        body = message.get("body", b"")
-        end += len(body) / LEAST_SPEED
-        if body:
-            yield body
-        if not message.get("more_body", False):
-            return
+async def _next(request: Request, end: float) -> tuple[bytes, bool]:
+    """The next part of a body, and whether there are more; too late is refused."""
+    try:
+        async with asyncio.timeout(end - time.monotonic()):
+            message = await request.receive()
+    except TimeoutError:
+        raise HTTPException(408, "the body took too long to arrive", {"Connection": "close"}) from None
+    if message["type"] == "http.disconnect":
+        raise ClientGoneError
+    return message.get("body", b""), message.get("more_body", False)

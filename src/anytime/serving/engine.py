@@ -239,9 +239,8 @@ class Engine:
             self._ahead.note(late=self._counts["late"] > late)
 
     def _answered(self, request: Request, event: Event) -> None:
-        logits = event.logits.clone()  # its own memory, not a row of the batch's
         complete, now = event.exit + 1 == len(self._exits), time.perf_counter()
-        answer = Answer(logits, event.exit, complete, now - request.begun, event.stopped_by)
+        answer = Answer(event.logits, event.exit, complete, now - request.begun, event.stopped_by)
         if event.kind == "exit":
             if request.on_exit is None or event.exit <= request.shown:  # run again after a death
                 return

@@ -140,7 +140,7 @@ async def _batch(inference: Inference, loaded: Loaded, service: Service) -> Tens
 
 
 def _outputs(loaded: Loaded, answers: list[Answer]) -> dict[str, np.ndarray]:
-    probabilities = np.stack([loaded.probabilities(answer) for answer in answers])
+    probabilities = np.array([loaded.probabilities(answer) for answer in answers])
     names = [loaded.class_name(int(best)).encode() for best in probabilities.argmax(1)]
     columns: dict[str, Any] = {
         "logits": np.stack([answer.logits.reshape(-1).numpy() for answer in answers]).astype("<f4"),

@@ -5,6 +5,7 @@ import base64
 import binascii
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import suppress
+from heapq import nlargest
 from typing import Any
 
 import msgspec
@@ -81,8 +82,8 @@ def _numbers(nested: list[Any]) -> Tensor:
 def described(loaded: Loaded, answer: Answer, every: bool = False) -> dict[str, Any]:
     """An answer as JSON holds it; ``every``: the heads of the earlier exits were evaluated too."""
     probabilities = loaded.probabilities(answer)
-    best = probabilities.argsort()[::-1][:TOP].tolist()
-    top = [{"class": loaded.class_name(i), "probability": float(probabilities[i])} for i in best]
+    best = nlargest(TOP, range(len(probabilities)), key=probabilities.__getitem__)
+    top = [{"class": loaded.class_name(i), "probability": probabilities[i]} for i in best]
     return {
         **top[0],
         "top": top,

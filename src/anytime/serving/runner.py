@@ -164,7 +164,10 @@ class Runner:
         states, order = [], []
         for batch, chosen in parts.values():
             if batch is None:  # the input itself, which a stage may change and which may be needed again
-                states.append(clone_tensors(chosen[0].of.x) if len(parts) == 1 else chosen[0].of.x)
+                x = chosen[0].of.x
+                if len(parts) == 1:
+                    x = x.clone() if isinstance(x, Tensor) else clone_tensors(x)
+                states.append(x)
             else:
                 states.append(batch.part(self.net, chosen))
             order += chosen

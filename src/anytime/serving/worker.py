@@ -14,6 +14,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -87,7 +88,7 @@ class ThreadWorker:
 
     def __init__(self, job: Job, tell: Callable[["ThreadWorker", News], object], died: Any) -> None:
         self.inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self.runner = start_runner(job, lambda news: tell(self, news))
+        self.runner = start_runner(job, lambda news: tell(self, _whole(_light(news))))  # logits in memory of their own
         self.settings, self.died = self.runner.settings, died
         self.name = "thread"
         self.thread = threading.Thread(target=self._work, name="anytime engine", daemon=True)
@@ -275,7 +276,11 @@ def _packed(logits: Tensor) -> tuple[bytearray, tuple[int, ...]]:
 def _whole(news: Any) -> News:
     """The news that were made light."""
     events = [
-        Event(id, kind, exit, logits and torch.frombuffer(logits[0], dtype=torch.float32).view(logits[1]), why, moment)
+        Event(id, kind, exit, logits and _unpacked(*logits), why, moment)
         for id, kind, exit, logits, why, moment in news[0]
     ]
     return (events, *news[1:])
+
+
+def _unpacked(content: bytearray, shape: tuple[int, ...]) -> Tensor:
+    return torch.from_numpy(np.frombuffer(content, np.float32).reshape(shape))
