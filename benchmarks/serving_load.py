@@ -203,8 +203,11 @@ def main() -> None:
     parser.add_argument("--backend", default="eager")
     parser.add_argument("--seed", type=int, default=0, help="of the first trace")
     parser.add_argument("--tune", action="store_true", help="try the batches of LitServe and Ray Serve, and end")
-    parser.add_argument("--out", default=None, help="append every run to this file, and go on where it ends")
+    parser.add_argument("--out", type=Path, default=None, help="write every run to this file, as a line of JSON")
+    parser.add_argument("--resume", action="store_true", help="go on where that file ends")
     options = parser.parse_args()
+    if options.resume and not options.out:
+        parser.error("--resume goes on with a file of earlier runs: say which with --out")
     torch.set_num_threads(1)
     os.sched_setaffinity(0, {1})
     sys.setswitchinterval(0.0005)
@@ -222,7 +225,9 @@ def main() -> None:
         tune(options.folder, full, images, labels)
         return
     results: dict[tuple[str, float], list[Result]] = {}
-    thrown_away, saved = 0, read(options.out)
+    thrown_away, saved = 0, read(options.out) if options.resume else {}
+    if options.out and not options.resume:
+        options.out.write_text("", encoding="utf-8")  # results of other code must not be taken for new ones
     loads = [float(load) for load in options.loads.split(",")]
     for turn in range(options.rounds):
         for name in options.systems.split(","):
@@ -252,19 +257,18 @@ def main() -> None:
     conclude(results)
 
 
-def keep(path: str | None, what: dict[str, Any], result: Result) -> None:
+def keep(path: Path | None, what: dict[str, Any], result: Result) -> None:
     """Print a run, and append it to the file."""
     line = json.dumps(what | result._asdict())
     print(line, flush=True)
     if path:
-        with Path(path).open("a", encoding="utf-8") as file:
+        with path.open("a", encoding="utf-8") as file:
             file.write(line + "\n")
 
 
-def read(path: str | None) -> dict[tuple[str, float, int, int], Result]:
+def read(path: Path) -> dict[tuple[str, float, int, int], Result]:
     """The runs that a file has, by system, load, turn and attempt."""
-    lines = Path(path).read_text(encoding="utf-8").splitlines() if path and Path(path).is_file() else []
-    runs = [json.loads(line) for line in lines]
+    runs = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     return {
         (run["system"], run["load"], run["turn"], run["attempt"]): Result(*(run[name] for name in Result._fields))
         for run in runs
