@@ -43,6 +43,13 @@ def parser() -> argparse.ArgumentParser:
         "--jobs", type=int, default=0, metavar="N", help="trainings at a time; default: one per GPU or core"
     )
     run.add_argument("--compile", action="store_true", help="train with torch.compile: faster, needs a C++ compiler")
+    run.add_argument(
+        "--precision",
+        choices=("float32", "bfloat16"),
+        default="float32",
+        help="of the training; default: float32. Processors with AVX512_BF16 are faster with bfloat16; some of them "
+        "need ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 in the environment",
+    )
     run.add_argument("--cluster", action="store_true", help="run the trainings as tasks of a Ray cluster")
     run.add_argument("--output", type=Path, help="folder of the runs; default: runs/PRESET")
     run.add_argument("--dry-run", action="store_true", help="only print what would be trained and how long it takes")
@@ -102,7 +109,8 @@ def train(runs: list[Run], at_once: int, records: Path, options: argparse.Namesp
     output = (options.output or Path("runs", options.preset)).resolve()
     places = [str(options.data.resolve()) if options.data else "", str(output), str(records.resolve())]
     script = str(Path(__file__).resolve().with_name("runner.py"))
-    jobs = [Job(run.name, [script, json.dumps(asdict(run)), *places, str(options.compile)]) for run in runs]
+    how = [str(options.compile), options.precision]
+    jobs = [Job(run.name, [script, json.dumps(asdict(run)), *places, *how]) for run in runs]
     run_jobs(jobs, at_once, options.cluster)
 
 

@@ -2,7 +2,7 @@
 
 ``python -m experiments run`` starts this file once for each run that has no record yet, several at a time:
 
-python -P experiments/runner.py '{"model": "resann-3-32", "data": "cifar10", …}' DATA OUTPUT RECORDS COMPILED
+python -P experiments/runner.py '{"model": "resann-3-32", "data": "cifar10", …}' DATA OUTPUT RECORDS COMPILED PRECISION
 """
 
 import json
@@ -67,7 +67,14 @@ class Run:
         net = anytime.create_model(self.model, num_classes=len(data.classes), in_channels=data.shape[0])
         return net.to(torch.accelerator.current_accelerator(check_available=True) or "cpu")
 
-    def train(self, data_folder: Path | None, output: Path, records: Path, compiled: bool = False) -> dict[str, Any]:
+    def train(
+        self,
+        data_folder: Path | None,
+        output: Path,
+        records: Path,
+        compiled: bool = False,
+        precision: str = "float32",
+    ) -> dict[str, Any]:
         """Train, or go on training, or find it trained; measure; write the record."""
         from experiments.controls import create_scheme
 
@@ -82,7 +89,7 @@ class Run:
         steps = recipe.epochs * -(-len(data.train) // recipe.batch_size)
         scheme = create_scheme(f"{name}:anneal={steps}" if "anneal" in extras else name, net)
         compiled = compiled and name not in ("scaled-const", "first-order")  # two gradients of one forward pass
-        options = {"recipe": recipe, "seed": self.seed, "compiled": compiled}
+        options = {"recipe": recipe, "seed": self.seed, "compiled": compiled, "precision": precision}
         anytime.fit(net, bare, scheme, output=folder, resume=True, **options)
         record = self.record(net, data, folder, getattr(scheme, "only", None))
         write_json(records / f"{self.name}.json", record)
@@ -100,7 +107,8 @@ class Run:
             "name": self.name,
             "run": self.as_json(),
             "data": {"name": data.name, "classes": len(data.classes), "shape": list(data.shape)},
-            "versions": {"anytime": anytime.__version__, **about["versions"], "compiled": about["compiled"]},
+            "versions": {"anytime": anytime.__version__, **about["versions"]}
+            | {"compiled": about["compiled"], "precision": about["precision"]},
             "device": next(net.parameters()).device.type,
             # The fastest epoch, so that what else the machine did meanwhile does not count.
             "seconds": round(min(epoch["seconds"] for epoch in log) * len(log), 1),
@@ -135,10 +143,10 @@ def main() -> None:
     """Train one run."""
     stop_with_parent()
     keep_freed_memory()
-    spec, data, output, records, compiled = sys.argv[1:]
+    spec, data, output, records, compiled, precision = sys.argv[1:]
     try:
         folder = Path(data) if data else None
-        Run(**json.loads(spec)).train(folder, Path(output), Path(records), compiled == "True")
+        Run(**json.loads(spec)).train(folder, Path(output), Path(records), compiled == "True", precision)
     except KeyboardInterrupt:
         sys.exit(130)
     except anytime.AnytimeError as error:

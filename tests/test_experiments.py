@@ -41,7 +41,7 @@ def digits(scheme="adaloss", model="resann-1-4", **changes):
 
 
 def runner(run, folder):
-    places = ["", str(folder / "runs"), str(folder / "records"), "False"]
+    places = ["", str(folder / "runs"), str(folder / "records"), "False", "float32"]
     return [str(ROOT / "experiments/runner.py"), json.dumps(asdict(run)), *places]
 
 
@@ -58,6 +58,7 @@ def test_a_run_leaves_a_record_and_is_not_trained_again(tmp_path):
     record = Records.read(tmp_path / "records")[run.name]
     assert record["run"] == asdict(run)
     assert record["seconds"] > 0
+    assert record["versions"]["precision"] == "float32"
     assert record["versions"]["torch"] == torch.__version__
     assert len(record["test"]["errors"]) == len(record["macs"]) == len(record["train"]["losses"]) == 3
     net = anytime.load(tmp_path / "runs" / run.name)
