@@ -14,6 +14,7 @@ EXPERIMENTS = (
     "small_vs_large",
     "backbones",
     "eann",
+    "variants",
     "extras",
 )
 

@@ -31,7 +31,7 @@ class Run:
         model: a name that ``create_model`` knows.
         data: a data set's name.
         scheme: the name of a weight scheme or of a control; extras may follow: ``adaloss+equilibrium+distill``,
-            ``adaloss+anneal+boosting``.
+            ``annealed+boosting``.
         seed: of the first weights, the images' order and the choice of a part of them.
         images: how many to train on; all if None.
         recipe: what ``Recipe`` takes, where it differs from its defaults.
@@ -86,8 +86,7 @@ class Run:
         changes = {"equilibrium": "equilibrium" in extras, "distill": DISTILL if "distill" in extras else 0.0}
         # Held-out images are evaluated at the end only: after each epoch they would cost more than the training.
         bare, recipe = replace(data, validation=None, test=None), anytime.Recipe(**self.recipe, **changes)
-        steps = recipe.epochs * -(-len(data.train) // recipe.batch_size)
-        scheme = create_scheme(f"{name}:anneal={steps}" if "anneal" in extras else name, net)
+        scheme = create_scheme(name, net)
         compiled = compiled and name not in ("scaled-const", "first-order")  # two gradients of one forward pass
         options = {"recipe": recipe, "seed": self.seed, "compiled": compiled, "precision": precision}
         anytime.fit(net, bare, scheme, output=folder, resume=True, **options)

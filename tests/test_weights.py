@@ -82,10 +82,10 @@ def test_no_weight_no_say():
         balance(torch.tensor([4, 2]))
 
 
-@given(sequences, st.integers(0, 7), st.integers(1, 3), st.integers(0, 10))
-def test_state_goes_on_where_it_was(sequence, at, every, anneal):
+@given(sequences, st.integers(0, 7), st.integers(1, 3), st.integers(1, 10))
+def test_state_goes_on_where_it_was(sequence, at, every, steps):
     sequence = torch.tensor(sequence)
-    balance = anytime.AdaLoss(sequence.shape[1], update_every=every, anneal=anneal)
+    balance = anytime.weights.AnnealedAdaLoss(sequence.shape[1], update_every=every, steps=steps)
     resumed = copy.deepcopy(balance)
     for i, losses in enumerate(sequence):
         if i == at:
@@ -97,13 +97,33 @@ def test_state_goes_on_where_it_was(sequence, at, every, anneal):
 
 
 def test_gamma_falls_from_constant_weights():
-    balance = anytime.AdaLoss(2, gamma=0.1, anneal=10)
+    balance = anytime.weights.AnnealedAdaLoss(2, gamma=0.1, steps=10)
     early = []
     for _ in range(12):
         balance(torch.tensor([1e9, 1.0]))
         early.append(balance.weights[0].item())
     assert early[:10] == pytest.approx([1 - 0.09 * call for call in range(1, 11)], abs=1e-6)
     assert early[10:] == pytest.approx([0.1, 0.1], abs=1e-6)
+
+
+@given(sequences)
+def test_annealing_starts_as_const_and_ends_as_adaloss(sequence):
+    sequence = torch.tensor(sequence)
+    exits, steps = sequence.shape[1], len(sequence)
+    adaloss, annealed = anytime.AdaLoss(exits), anytime.weights.AnnealedAdaLoss(exits, steps=steps)
+    slow = anytime.weights.AnnealedAdaLoss(exits, steps=10**9)
+    for losses in sequence:
+        adaloss(losses)
+        annealed(losses)
+        slow(losses)
+        assert torch.all(annealed.weights >= adaloss.weights - 1e-6)
+    assert torch.allclose(slow.weights, torch.ones(exits))
+    assert torch.allclose(annealed.weights, adaloss.weights)
+
+
+def test_annealing_without_an_end_is_refused():
+    with pytest.raises(anytime.AnytimeError, match="annealed:steps=5000"):
+        anytime.create_scheme("annealed", 2)(torch.tensor([2.0, 1.0]))
 
 
 def quadratic(theta):

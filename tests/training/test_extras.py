@@ -23,8 +23,14 @@ def same(one, other):
 
 
 def test_each_changes_the_training_and_all_are_repeatable(tmp_path):
-    extras = [{}, {"equilibrium": True}, {"distill": 0.5}, {"equilibrium": True, "distill": 0.5}]
-    nets = [trained(**extra)[0] for extra in extras]
+    extras = [
+        {},
+        {"scheme": "annealed"},
+        {"equilibrium": True},
+        {"distill": 0.5},
+        {"equilibrium": True, "distill": 0.5},
+    ]
+    nets = [trained(**extra)[0] for extra in [*extras, {"scheme": "annealed"}]]
     assert not any(same(nets[0], net) for net in nets[1:])
     boosted, result = trained(tmp_path / "run", anytime.combine(network(), "boosting"), **extras[-1])
     again, _ = trained(None, anytime.combine(network(), "boosting"), **extras[-1])
@@ -45,6 +51,28 @@ def test_first_order_follows_the_gradients():
     weights = result.history[-1]["weights"]
     assert max(weights) == 1
     assert min(weights) < 1
+
+
+def test_annealing_lasts_as_long_as_the_training():
+    """96 images in batches of 32 for 2 epochs are 6 steps, 12 calls if each batch has two parts."""
+    for accumulate in (1, 2):
+        balance = anytime.weights.AnnealedAdaLoss(3)
+        trained(scheme=balance, accumulate=accumulate)
+        assert balance.steps == balance.calls == 6 * accumulate
+    _, result = trained(scheme="annealed")
+    first, last = (record["weights"] for record in result.history)
+    assert min(first) > min(last)
+    batches = Unsized([(torch.randn(4, 1, 8, 8), torch.zeros(4, dtype=torch.int64))])
+    with pytest.raises(anytime.AnytimeError, match="no length"):
+        anytime.fit(network(), batches, "annealed", epochs=1, show=False)
+
+
+class Unsized:
+    def __init__(self, batches):
+        self.batches = batches
+
+    def __iter__(self):
+        return iter(self.batches)
 
 
 def test_what_does_not_go_together_is_refused():

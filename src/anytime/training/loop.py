@@ -31,6 +31,7 @@ from anytime.training.objective import Objective
 from anytime.training.recipe import Recipe, create_optimizer
 from anytime.training.run_folder import RunFolder
 from anytime.training.state import State, named_parameters
+from anytime.weights.annealed import set_steps
 
 
 @dataclass
@@ -56,6 +57,9 @@ class Training:
         self.device = next(self.net.parameters()).device
         self.check()
         self.source = self.epochs()
+        if isinstance(self.scheme, nn.Module):
+            steps = self.source.steps
+            set_steps(self.scheme, steps and steps * self.recipe.epochs * self.accumulate)
         options = (self.recipe.label_smoothing, self.device, self.recipe.distill)
         self.objective = Objective(self.net.exits, self.scheme, self.loss, self.metric, *options)
         self.only = self.objective.only

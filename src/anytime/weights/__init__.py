@@ -7,6 +7,7 @@ a loss vector to a scalar can be used in its place.
 """
 
 from anytime.weights.adaloss import AdaLoss
+from anytime.weights.annealed import AnnealedAdaLoss
 from anytime.weights.create import create_scheme
 from anytime.weights.famo import FAMO
 from anytime.weights.first_order import FirstOrderAdaLoss
@@ -20,6 +21,7 @@ __all__ = [
     "FAMO",
     "AdaLoss",
     "AdaptiveScheme",
+    "AnnealedAdaLoss",
     "Const",
     "FirstOrderAdaLoss",
     "GeometricMean",

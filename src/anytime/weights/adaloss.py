@@ -32,8 +32,6 @@ class AdaLoss(AdaptiveScheme):
         final_extra: Extra weight of the last exit. It is added to the last ratio, then all ratios are divided by the
             largest: 1.0, the paper's "double the final weight" on ILSVRC, halves the others. 0 on CIFAR and SVHN.
         update_every: Update the weights on every n-th call only. They are 1 before the first update.
-        anneal: If above 0, γ decreases linearly from 1 to ``gamma`` over this many calls (suggested in the paper as
-            future work), so that training starts with constant weights and ends with AdaLoss.
 
     Examples:
         >>> balance = AdaLoss(exits=3)
@@ -53,14 +51,12 @@ class AdaLoss(AdaptiveScheme):
         gamma: float = 0.05,
         final_extra: float = 0.0,
         update_every: int = 1,
-        anneal: int = 0,
     ) -> None:
         super().__init__(check_integer("exits", exits))
         self.momentum = check_number("momentum", momentum, below=1)
         self.gamma = check_number("gamma", gamma, most=1)
         self.final_extra = check_number("final_extra", final_extra)
         self.update_every = check_integer("update_every", update_every)
-        self.anneal = check_integer("anneal", anneal, least=0)
         # NaN: no loss seen yet.
         self.register_buffer("average", torch.full_like(self.weights, torch.nan))
         self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
@@ -86,8 +82,7 @@ class AdaLoss(AdaptiveScheme):
         return torch.lerp(ratio, torch.ones_like(ratio), self._gamma())
 
     def _gamma(self) -> Tensor:
-        progress = (self.calls.to(self.average.dtype) / self.anneal).clamp(max=1) if self.anneal else 1.0
-        return torch.as_tensor(1 - (1 - self.gamma) * progress, dtype=self.average.dtype, device=self.average.device)
+        return self.average.new_tensor(self.gamma)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         super()._apply(fn, recurse)
@@ -102,5 +97,5 @@ class AdaLoss(AdaptiveScheme):
         """Return what ``print(scheme)`` shows in parentheses."""
         return (
             f"exits={self.exits}, momentum={self.momentum}, gamma={self.gamma}, final_extra={self.final_extra}, "
-            f"update_every={self.update_every}, anneal={self.anneal}"
+            f"update_every={self.update_every}"
         )

@@ -7,6 +7,7 @@ from typing import Any
 
 from anytime.errors import AnytimeError, check_integer
 from anytime.weights.adaloss import AdaLoss
+from anytime.weights.annealed import AnnealedAdaLoss
 from anytime.weights.famo import FAMO
 from anytime.weights.first_order import FirstOrderAdaLoss
 from anytime.weights.fixed import Const, HalfEnd, LinearWeights, OnlyExit
@@ -20,6 +21,7 @@ _SCHEMES = {
     "half-end": HalfEnd,
     "opt": OnlyExit,
     "adaloss": AdaLoss,
+    "annealed": AnnealedAdaLoss,
     "geometric-mean": GeometricMean,
     "log-barrier": LogBarrier,
     "first-order": FirstOrderAdaLoss,
@@ -31,15 +33,16 @@ def create_scheme(name: str, exits: int) -> WeightScheme:
     """Create a weight scheme by name, as the command line takes it.
 
     Args:
-        name: ``const``, ``linear``, ``half-end``, ``adaloss``, ``geometric-mean``, ``log-barrier``,
-            ``first-order`` (``FirstOrderAdaLoss``; ``fit`` makes it watch the network), ``famo``, or ``opt-I`` for
-            all weight on the I-th exit as tables number them (1 is the shallowest; ``opt`` is the last). Options
-            may follow: ``adaloss:gamma=0.1,final_extra=1``.
+        name: ``const``, ``linear``, ``half-end``, ``adaloss``, ``annealed`` (``AnnealedAdaLoss``; ``fit`` tells it
+            how long the training is), ``geometric-mean``, ``log-barrier``, ``first-order`` (``FirstOrderAdaLoss``;
+            ``fit`` makes it watch the network), ``famo``, or ``opt-I`` for all weight on the I-th exit as tables
+            number them (1 is the shallowest; ``opt`` is the last). Options may follow:
+            ``adaloss:gamma=0.1,final_extra=1``.
         exits: Number of exits.
 
     Examples:
         >>> create_scheme("adaloss:gamma=0.1", exits=9)
-        AdaLoss(exits=9, momentum=0.9, gamma=0.1, final_extra=0.0, update_every=1, anneal=0)
+        AdaLoss(exits=9, momentum=0.9, gamma=0.1, final_extra=0.0, update_every=1)
         >>> create_scheme("opt-3", exits=9).only
         [2]
     """

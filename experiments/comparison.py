@@ -1,0 +1,77 @@
+"""Schemes of one network side by side: errors at fractions of the cost, over OPT's, and seed by seed."""
+
+from collections.abc import Mapping
+
+from anytime.evaluation import FRACTIONS
+from experiments.intervals import Interval
+from experiments.records import Record, Records, Section, errors_at, opt_exits, spread
+
+Found = dict[str, dict[int, Record]]
+"""By label and seed, the records."""
+HEADER = ["", *(f"{fraction:g} of the cost" for fraction in FRACTIONS), "n"]
+
+
+def find(preset: str, records: Records, model: str, data: str, schemes: Mapping[str, str], seeds: int) -> Found:
+    """The records of the first seeds by the schemes' labels; schemes without any are left out."""
+    found = {label: records.seeds(preset, model, data, scheme) for scheme, label in schemes.items()}
+    first = {label: {s: record for s, record in each.items() if s < seeds} for label, each in found.items()}
+    return {label: each for label, each in first.items() if each}
+
+
+def find_opt(preset: str, records: Records, model: str, data: str) -> dict[int, list[float]]:
+    """By seed, OPT's errors at the fractions; only where all of its exits are done."""
+    exits = [opt_exits(model, (fraction,))[0] for fraction in FRACTIONS]
+    found = [records.seeds(preset, model, data, f"opt-{exit + 1}") for exit in exits]
+    seeds = sorted(set.intersection(*map(set, found)))
+    return {
+        seed: [of_exit[seed]["test"]["errors"][exit] for of_exit, exit in zip(found, exits, strict=True)]
+        for seed in seeds
+    }
+
+
+def add_errors(section: Section, where: str, found: Found) -> None:
+    """A table of the test errors."""
+    section.text.append(f"Test error on {where} in % at fractions of the cost, mean ± standard deviation over seeds.")
+    errors = {label: [errors_at(record, FRACTIONS) for record in each.values()] for label, each in found.items()}
+    section.table(HEADER, [[label, *map(spread, zip(*rows, strict=True)), len(rows)] for label, rows in errors.items()])
+
+
+def add_increases(section: Section, where: str, found: Found, opt: dict[int, list[float]]) -> None:
+    """A table of the paper's measure, the relative increase in error over OPT of the same seed."""
+    rows = []
+    for label, records in found.items():
+        each = [
+            [error / best - 1 for error, best in zip(errors_at(record, FRACTIONS), opt[seed], strict=True)]
+            for seed, record in records.items()
+            if seed in opt
+        ]
+        if each:
+            rows.append([label, *map(spread, zip(*each, strict=True)), len(each)])
+    if rows:
+        section.text.append(f"Relative increase in test error over OPT on {where}, in %.")
+        section.table(HEADER, rows)
+
+
+def add_differences(section: Section, where: str, found: Found, base: str) -> None:
+    """A table of a base's error minus that of each other scheme of the same seed, and what can be said of each."""
+    gains = {}
+    for label, theirs in found.items():
+        seeds = sorted(set(found.get(base, {})) & set(theirs))
+        if label != base and seeds:
+            pairs = [(errors_at(found[base][seed], FRACTIONS), errors_at(theirs[seed], FRACTIONS)) for seed in seeds]
+            gains[label] = [Interval.of([one[i] - other[i] for one, other in pairs]) for i in range(len(FRACTIONS))]
+    if not gains:
+        return
+    for i, fraction in enumerate(FRACTIONS):
+        better, worse = (
+            [label for label, each in gains.items() if each[i].sign == s] for s in ("positive", "negative")
+        )
+        section.verdicts.append(
+            f"**{where}**, {fraction:g} of the cost. Better than {base}: {'; '.join(better) or 'none'}. "
+            f"Worse: {'; '.join(worse) or 'none'}." + " Others: not decided." * (len(better + worse) < len(gains))
+        )
+    section.text.append(
+        f"{base}'s test error minus that of each on {where}, in points, with the 95 % interval of the mean: above 0, "
+        f"{base} is the worse one."
+    )
+    section.table(HEADER, [[label, *(gain.percent() for gain in each), each[0].n] for label, each in gains.items()])
