@@ -79,6 +79,17 @@ def test_resume_remembers_how(run, tmp_path):
     assert code == 0, err
 
 
+def test_boosted_exits_are_trained_as_they_answer(run, tmp_path):
+    code, _, err = run(f"{TRAIN} --scheme annealed --boosting")
+    assert code == 0, err
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert folder.name.endswith("-annealed-boosting-seed0")
+    assert type(anytime.load(folder)).__name__ == "CombinedNetwork"
+    code, _, err = run(f"train --output {folder} --resume")
+    assert code == 0, err
+    assert "was started" not in err
+
+
 def test_evaluation_normalizes_as_training_did(run, tmp_path):
     images.write_hub_folder(tmp_path / "svhn", n=60)
     images.write_parquet(tmp_path / "svhn/extra.parquet", images.some_pixels(200, seed=9) // 4, [0, 1] * 100)
