@@ -52,26 +52,32 @@ def add_increases(section: Section, where: str, found: Found, opt: dict[int, lis
         section.table(HEADER, rows)
 
 
-def add_differences(section: Section, where: str, found: Found, base: str) -> None:
-    """A table of a base's error minus that of each other scheme of the same seed, and what can be said of each."""
-    gains = {}
-    for label, theirs in found.items():
-        seeds = sorted(set(found.get(base, {})) & set(theirs))
+def differences(found: Found, base: str) -> dict[str, list[Interval]]:
+    """By label, at each fraction the test error minus the base's of the same seed."""
+    result = {}
+    for label, ours in found.items():
+        seeds = sorted(set(found.get(base, {})) & set(ours))
         if label != base and seeds:
-            pairs = [(errors_at(found[base][seed], FRACTIONS), errors_at(theirs[seed], FRACTIONS)) for seed in seeds]
-            gains[label] = [Interval.of([one[i] - other[i] for one, other in pairs]) for i in range(len(FRACTIONS))]
-    if not gains:
+            pairs = [(errors_at(ours[seed], FRACTIONS), errors_at(found[base][seed], FRACTIONS)) for seed in seeds]
+            result[label] = [Interval.of([one[i] - other[i] for one, other in pairs]) for i in range(len(FRACTIONS))]
+    return result
+
+
+def add_differences(section: Section, where: str, found: Found, base: str) -> None:
+    """A table of the paired differences to a base, and what can be said of them."""
+    paired = differences(found, base)
+    if not paired:
         return
     for i, fraction in enumerate(FRACTIONS):
         better, worse = (
-            [label for label, each in gains.items() if each[i].sign == s] for s in ("positive", "negative")
+            [label for label, each in paired.items() if each[i].sign == sign] for sign in ("negative", "positive")
         )
         section.verdicts.append(
             f"**{where}**, {fraction:g} of the cost. Better than {base}: {'; '.join(better) or 'none'}. "
-            f"Worse: {'; '.join(worse) or 'none'}." + " Others: not decided." * (len(better + worse) < len(gains))
+            f"Worse: {'; '.join(worse) or 'none'}." + " Others: not decided." * (len(better + worse) < len(paired))
         )
     section.text.append(
-        f"{base}'s test error minus that of each on {where}, in points, with the 95 % interval of the mean: above 0, "
-        f"{base} is the worse one."
+        f"Test error on {where} minus {base}'s of the same seed, in points, with the 95 % interval of the mean: below "
+        f"0, it is better than {base}."
     )
-    section.table(HEADER, [[label, *(gain.percent() for gain in each), each[0].n] for label, each in gains.items()])
+    section.table(HEADER, [[label, *(each.percent() for each in row), row[0].n] for label, row in paired.items()])

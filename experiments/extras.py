@@ -1,7 +1,10 @@
 """Beyond the paper: what later work adds to the training of all exits, with AdaLoss and with CONST."""
 
+from functools import partial
+
 from anytime.evaluation import FRACTIONS
-from experiments.comparison import add_differences, add_errors, add_increases, find, find_opt
+from experiments.comparison import add_differences, add_errors, add_increases, differences, find, find_opt
+from experiments.figures import plot_differences
 from experiments.presets import MODELS, make
 from experiments.records import Records, Section, opt_exits
 from experiments.runner import Run
@@ -31,6 +34,8 @@ ONCE = {scheme: label for scheme, label in EXTRAS.items() if "const" not in sche
 """One training of each extra: with CIFAR-10's 60 epochs there is no time for all."""
 FINALISTS = {scheme: label for scheme, label in EXTRAS.items() if scheme.startswith("annealed")}
 """What is good at all fractions with three seeds: ten seeds tell small differences."""
+SHOWN = (BASES["const"], *FINALISTS.values())
+"""What the figure has."""
 SETTINGS: dict[str, list[tuple[str, str, int, dict[str, str]]]] = {
     "minutes": [],  # the first look is at the paper's own table
     "laptop": [
@@ -62,11 +67,24 @@ def runs(preset: str) -> list[Run]:
 def show(preset: str, records: Records) -> Section:
     """Test errors at fractions of the cost, relative to OPT, and paired with AdaLoss's of the same seed."""
     section = Section(TITLE, CLAIM, records.of(runs(preset)), len(runs(preset)))
+    base, panels = BASES["adaloss"], {}
     for model, data, seeds, extras in SETTINGS[preset]:
         found = find(preset, records, model, data, BASES | extras, seeds)
         if set(found) - set(BASES.values()):
             where = f"{data} ({model}, {seeds} seeds)" if seeds > 1 else f"{data} ({model})"
             add_errors(section, where, found)
             add_increases(section, where, found, find_opt(preset, records, model, data))
-            add_differences(section, where, found, BASES["adaloss"])
+            add_differences(section, where, found, base)
+            shown = {label: row for label, row in differences(found, base).items() if label in SHOWN}
+            panels[f"{data}, {model}"] = shown  # of settings that share a network the one with more seeds
+    if panels:
+        places = [f"{fraction:g}" for fraction in FRACTIONS]
+        draw = partial(
+            plot_differences,
+            panels,
+            places,
+            x_name="fraction of the cost",
+            y_name=f"test error minus {base}'s (points)",
+        )
+        section.figures["difference"] = ("Paired differences to AdaLoss with 95 % intervals", draw)
     return section
