@@ -61,6 +61,8 @@ def finish(axis: Any, title: str = "", legend: bool = True) -> None:
 
 
 def legend_below(figure: Any, shown: Mapping[str, Any]) -> None:
-    """One legend for all panels, below them; none if there is only one name."""
+    """One legend for all panels, below them, in as many columns as fit; none if there is only one name."""
     if len(shown) > 1:
-        figure.legend(shown.values(), shown, loc="outside lower center", ncols=len(shown), frameon=False)
+        widest = 0.5 + 0.09 * max(map(len, shown))  # inches of a column, about
+        columns = max(1, min(len(shown), int(figure.get_figwidth() / widest)))
+        figure.legend(shown.values(), shown, loc="outside lower center", ncols=columns, frameon=False)
