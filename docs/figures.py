@@ -170,10 +170,10 @@ def reproduced(data: str, rival: str) -> Figure:
 
     def figure() -> str:
         report = (DOCS / "REPRODUCTION.md").read_text(encoding="utf-8")
-        pattern = rf"\*\*{data}\.\*\* At 1 of the cost AdaLoss's test error is (.* {rival}'s \(.*\)):"
+        pattern = rf"\*\*{data}\.\*\* At 1 of the cost the test error of AdaLoss is (.*) that of {rival} (\(.*\)):"
         found = re.search(pattern, report)
         assert found, f"{data}, {rival}: not in the report"
-        return found[1].replace("-", "−")
+        return f"{found[1]} {rival}'s {found[2]}".replace("-", "−")
 
     return figure
 

@@ -61,7 +61,7 @@ def show(preset: str, records: Records) -> Section:
         if both:
             last = [[found[label][seed]["test"]["errors"][-1] for seed in both] for label in found]
             difference = Interval.of([const - adaloss for const, adaloss in zip(*last, strict=True)])
-            section.verdicts.append(f"**{model}.** At the last exit " + compare("AdaLoss", "CONST", difference))
+            section.verdicts.append(f"**{model}.** At the last exit " + compare("AdaLoss", "CONST", difference) + ".")
     if not rows:
         return section
     section.text.append(

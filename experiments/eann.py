@@ -85,7 +85,7 @@ def show(preset: str, records: Records) -> Section:
         for seed in range(each.seeds):
             for name, curve in _curves(preset, records, each, seed).items():
                 curves.setdefault(name, {})[seed] = curve
-        if "EANN, AdaLoss" in curves:
+        if "EANN with AdaLoss" in curves:
             _add(section, each, curves)
     return section
 
@@ -132,10 +132,10 @@ def _compared(curves: dict[str, dict[int, Curve]], whole: float) -> list[str]:
     }
     said = []
     for name, theirs in means.items():
-        both = sorted(theirs.keys() & means["EANN, AdaLoss"].keys())
-        if name not in ("EANN, AdaLoss", OPT) and both:
-            difference = Interval.of([theirs[seed] - means["EANN, AdaLoss"][seed] for seed in both])
-            said.append(compare("EANN with AdaLoss", name, difference, "mean error over budgets"))
+        both = sorted(theirs.keys() & means["EANN with AdaLoss"].keys())
+        if name not in ("EANN with AdaLoss", OPT) and both:
+            difference = Interval.of([theirs[seed] - means["EANN with AdaLoss"][seed] for seed in both])
+            said.append(f"Averaged over budgets, {compare('EANN with AdaLoss', name, difference)}.")
     return said
 
 
@@ -146,10 +146,13 @@ def _curves(preset: str, records: Records, ensemble: Ensemble, seed: int) -> dic
     for scheme, label in ((ensemble.adaloss, "AdaLoss"), ("const", "CONST")):
         found = records.of(make(preset, model, ensemble.data, scheme, seed) for model in models)
         if len(found) == len(models):
-            curves[f"EANN, {label}"] = ensemble_curve(found)
+            curves[f"EANN with {label}"] = ensemble_curve(found)
             alone = {"macs": found[-1]["macs"], "errors": found[-1]["test"]["errors"]}
-            curves[f"{models[-1]} alone, {label}"] = alone
-    for label, chosen in (("plain networks, exponential", models), ("plain networks, linear", ensemble.linear)):
+            curves[f"{models[-1]} alone with {label}"] = alone
+    for label, chosen in (
+        ("exponentially deeper plain networks", models),
+        ("linearly deeper plain networks", ensemble.linear),
+    ):
         found = records.of(ensemble.plain(preset, model, seed) for model in chosen)
         if len(found) == len(chosen):
             curves[label] = sequence_curve(found)

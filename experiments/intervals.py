@@ -48,16 +48,16 @@ class Interval:
 
 
 def compare(ours: str, theirs: str, difference: Interval, what: str = "test error") -> str:
-    """A sentence about ``theirs`` minus ``ours``, where lower is better, from its interval.
+    """A clause about ``theirs`` minus ``ours``, where lower is better, from its interval.
 
     Example:
         >>> compare("AdaLoss", "CONST", Interval(0.011, 0.004, 0.018, 10))
-        "AdaLoss's test error is 1.10 points below CONST's (95 % interval 0.40 to 1.80, n = 10): AdaLoss is better."
+        'the test error of AdaLoss is 1.10 points below that of CONST (95 % interval 0.40 to 1.80, n = 10): better'
     """
     side = "below" if difference.mean >= 0 else "above"
-    said = f"{ours}'s {what} is {100 * abs(difference.mean):.2f} points {side} {theirs}'s"
+    said = f"the {what} of {ours} is {100 * abs(difference.mean):.2f} points {side} that of {theirs}"
     if difference.n == 1:
-        return f"{said} (one seed: no interval)."
+        return f"{said} (one seed: no interval)"
     low, high = sorted(100 * bound * (1 if side == "below" else -1) for bound in (difference.low, difference.high))
-    verdict = {"positive": f"{ours} is better", "negative": f"{theirs} is better", "open": "not decided"}
-    return f"{said} (95 % interval {low:.2f} to {high:.2f}, n = {difference.n}): {verdict[difference.sign]}."
+    verdict = {"positive": "better", "negative": "worse", "open": "not decided"}
+    return f"{said} (95 % interval {low:.2f} to {high:.2f}, n = {difference.n}): {verdict[difference.sign]}"

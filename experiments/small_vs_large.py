@@ -44,7 +44,7 @@ def show(preset: str, records: Records) -> Section:
         rows: list[list[Any]] = []
         for pair in pairs:
             found = {
-                f"{model}, {SCHEMES[scheme]}": records.seeds(preset, model, data, scheme)
+                f"{model} with {SCHEMES[scheme]}": records.seeds(preset, model, data, scheme)
                 for model, scheme in zip(pair, SCHEMES, strict=True)
             }
             if all(found.values()):
@@ -71,7 +71,7 @@ def _add(section: Section, data: str, small: str, found: dict[str, dict[int, Rec
         pairs = [(ours[seed]["test"]["errors"][-1], _at(theirs[seed], whole)) for seed in both]
         difference = Interval.of([their - our for our, their in pairs])
         section.verdicts.append(
-            f"**{data}.** For the small network's cost, " + compare(our_label, their_label, difference) + " " +
+            f"**{data}.** For the small network's cost, " + compare(our_label, their_label, difference) + ". " +
             _when(whole, ours, theirs, their_label)
         )  # fmt: skip
     curves = {label: [(r["macs"], r["test"]["errors"]) for r in seeds.values()] for label, seeds in found.items()}

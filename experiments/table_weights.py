@@ -162,7 +162,7 @@ def _paired(errors: dict[str, Errors]) -> dict[str, list[Interval]]:
 def _verdicts(paired: dict[str, list[Interval]]) -> list[str]:
     """AdaLoss against CONST and LINEAR in the later half, where the paper has it ahead."""
     return [
-        f"At {place} of the cost " + compare("AdaLoss", label, paired[label][i])
+        f"At {place} of the cost " + compare("AdaLoss", label, paired[label][i]) + "."
         for label in ("CONST", "LINEAR")
         if label in paired
         for i, place in list(enumerate(PLACES))[2:]
@@ -205,7 +205,7 @@ def _add_controls(section: Section, errors: dict[str, dict[str, Errors]]) -> Non
             gain = Interval.of([a - b for a, b in zip(const, middle, strict=True)])
             section.text.append(
                 f"Control on {data}: {control}. At the last exit CONST is at {spread(const)} %, the control at "
-                f"{spread(middle)} %, AdaLoss at {spread(adaloss)} %; " + compare("the control", "CONST", gain)
+                f"{spread(middle)} %, AdaLoss at {spread(adaloss)} %; " + compare("the control", "CONST", gain) + "."
             )
 
 

@@ -57,7 +57,7 @@ def show(preset: str, records: Records) -> Section:
     for i in (len(depths) - 2, len(depths) - 1) if both else ():
         difference = Interval.of([found["CONST"][seed][i] - found["AdaLoss"][seed][i] for seed in sorted(both)])
         what = "increase of the training loss"
-        section.verdicts.append(f"At exit {depths[i]} " + compare("AdaLoss", "CONST", difference, what))
+        section.verdicts.append(f"At exit {depths[i]} " + compare("AdaLoss", "CONST", difference, what) + ".")
     draw = partial(_draw, rows, depths)
     section.figures["increase"] = ("Training loss over OPT by depth", draw)
     return section
