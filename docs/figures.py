@@ -178,10 +178,39 @@ def reproduced(data: str, rival: str) -> Figure:
     return figure
 
 
+def extra(label: str) -> Figure:
+    """A row of the reproduction's table of training extras on SVHN: the mean errors, as cells of a table."""
+
+    def figure() -> str:
+        report = (DOCS / "REPRODUCTION.md").read_text(encoding="utf-8")
+        table = report.partition("Test error on svhn (resann-5-8-patch2, 3 seeds)")[2]
+        found = re.search(rf"^\| {re.escape(label)} \| (.*) \| \d+ \|$", table, re.MULTILINE)
+        assert found, f"{label}: not in the report"
+        return " | ".join(cell.split(" ")[0] for cell in found[1].split(" | "))
+
+    return figure
+
+
 def shares(record: str) -> Figure:
     """What the exits of a converted network cost, in % of its last."""
     return lambda: ", ".join(percent(fraction, 0) for fraction in results(record)["fractions"])
 
+
+EXTRAS = {
+    "opt": "OPT",
+    "extra_const": "CONST",
+    "extra_adaloss": "AdaLoss",
+    "annealed": "annealed AdaLoss",
+    "boosting": "AdaLoss, boosted exits",
+    "annealed_boosting": "annealed AdaLoss, boosted exits",
+    "const_boosting": "CONST, boosted exits",
+    "distill": "AdaLoss, distillation",
+    "const_distill": "CONST, distillation",
+    "equilibrium": "AdaLoss, equilibrium",
+    "first_order": "first-order AdaLoss",
+    "famo": "FAMO",
+}
+"""Rows of the table of training extras, by the names of their figures."""
 
 FIGURES: dict[str, Figure] = {
     "int8_table": lambda: export_tables.int8(results("export_int8")["facts"]),
@@ -192,6 +221,7 @@ FIGURES: dict[str, Figure] = {
     "float32_mb": fact("export_int8", "float32_mb", "{:.1f}"),
     "svhn_const": reproduced("svhn", "CONST"),
     "svhn_linear": reproduced("svhn", "LINEAR"),
+    **{f"svhn_{name}": extra(label) for name, label in EXTRAS.items()},
     "gains": gains,
     "performance": performance,
     "deadline_table": deadline_table,

@@ -18,21 +18,22 @@ def find(preset: str, records: Records, model: str, data: str, schemes: Mapping[
     return {label: each for label, each in first.items() if each}
 
 
-def find_opt(preset: str, records: Records, model: str, data: str) -> dict[int, list[float]]:
-    """By seed, OPT's errors at the fractions; only where all of its exits are done."""
+def find_opt(preset: str, records: Records, model: str, data: str, seeds: int) -> dict[int, list[float]]:
+    """By seed, OPT's errors at the fractions; only of the first seeds, and where all of its exits are done."""
     exits = [opt_exits(model, (fraction,))[0] for fraction in FRACTIONS]
     found = [records.seeds(preset, model, data, f"opt-{exit + 1}") for exit in exits]
-    seeds = sorted(set.intersection(*map(set, found)))
     return {
         seed: [of_exit[seed]["test"]["errors"][exit] for of_exit, exit in zip(found, exits, strict=True)]
-        for seed in seeds
+        for seed in sorted(set.intersection(*map(set, found)))
+        if seed < seeds
     }
 
 
-def add_errors(section: Section, where: str, found: Found) -> None:
-    """A table of the test errors."""
+def add_errors(section: Section, where: str, found: Found, opt: dict[int, list[float]]) -> None:
+    """A table of the test errors; below them OPT's, a network trained for each exit alone, if it is there."""
     section.text.append(f"Test error on {where} in % at fractions of the cost, mean ± standard deviation over seeds.")
     errors = {label: [errors_at(record, FRACTIONS) for record in each.values()] for label, each in found.items()}
+    errors |= {"OPT": list(opt.values())} if opt else {}
     section.table(HEADER, [[label, *map(spread, zip(*rows, strict=True)), len(rows)] for label, rows in errors.items()])
 
 

@@ -72,8 +72,9 @@ def show(preset: str, records: Records) -> Section:
         found = find(preset, records, model, data, BASES | extras, seeds)
         if set(found) - set(BASES.values()):
             where = f"{data} ({model}, {seeds} seeds)" if seeds > 1 else f"{data} ({model})"
-            add_errors(section, where, found)
-            add_increases(section, where, found, find_opt(preset, records, model, data))
+            opt = find_opt(preset, records, model, data, seeds)
+            add_errors(section, where, found, opt)
+            add_increases(section, where, found, opt)
             add_differences(section, where, found, base)
             shown = {label: row for label, row in differences(found, base).items() if label in SHOWN}
             panels[f"{data}, {model}"] = shown  # of settings that share a network the one with more seeds

@@ -1,6 +1,6 @@
 """AdaLoss with other settings than the paper's, and on a wider network, against LINEAR."""
 
-from experiments.comparison import add_differences, add_errors, find
+from experiments.comparison import add_differences, add_errors, find, find_opt
 from experiments.presets import MODELS, make
 from experiments.records import Records, Section
 from experiments.runner import Run
@@ -43,6 +43,7 @@ def show(preset: str, records: Records) -> Section:
     for model, data, schemes in SETTINGS[preset]:
         found = find(preset, records, model, data, schemes, SEEDS[preset])
         if set(schemes.values()) <= set(found):
-            add_errors(section, f"{data} ({model})", found)
+            opt = find_opt(preset, records, model, data, SEEDS[preset])
+            add_errors(section, f"{data} ({model})", found, opt)
             add_differences(section, f"{data} ({model})", found, BASE)
     return section
