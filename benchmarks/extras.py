@@ -24,7 +24,8 @@ def trainer(name: str, x: torch.Tensor, y: torch.Tensor, extra: str, hooks: Exit
     net = anytime.create_model(name).train()
     if extra == "boosting":
         net = anytime.combine(net, "boosting")
-    scheme = anytime.create_scheme(extra if extra in ("first-order", "famo") else "adaloss", net.exits)
+    schemes = {"first-order": "first-order", "famo": "famo", "annealed": "annealed:steps=100000"}
+    scheme = anytime.create_scheme(schemes.get(extra, "adaloss"), net.exits)
     if isinstance(scheme, FirstOrderAdaLoss):
         scheme.watch(net)
     if extra == "equilibrium":
@@ -47,7 +48,7 @@ def main(name: str, batch: int, repeats: int) -> None:
     keep_freed_memory()
     x, y = torch.randn(batch, 3, 32, 32), torch.randint(10, (batch,))
     print(f"{name}, batch {batch}, {machine()}")
-    for extra in ("equilibrium", "distillation", "boosting", "first-order", "famo"):
+    for extra in ("equilibrium", "distillation", "boosting", "annealed", "first-order", "famo"):
         with ExitStack() as hooks:
             pairs = interleaved(trainer(name, x, y, extra, hooks), trainer(name, x, y, "", hooks), repeats)
         ratios = [a / b for a, b in pairs]
