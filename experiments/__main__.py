@@ -95,7 +95,7 @@ def run(options: argparse.Namespace) -> None:
         find_data(options.data, data)
     at_once = options.jobs or torch.cuda.device_count() or cores()
     if options.dry_run:
-        estimate(runs, options.data, at_once)
+        estimate(runs, options.data, at_once, options.compile, options.precision)
         return
     train(runs, at_once, folder, options)
     for name in names:

@@ -63,8 +63,7 @@ class RandomConst(Const):
 
 
 def create_scheme(name: str, net: AnytimeNetwork) -> nn.Module:
-    """A scheme of the library or a control by its name, where the network is; extras after a + are left out."""
-    name = name.partition("+")[0]
+    """A scheme of the library or a control by its name, where the network is."""
     controls = {"scaled-const": lambda: ScaledConst(net), "random-const": lambda: RandomConst(net.exits)}
     scheme = controls[name]() if name in controls else anytime.create_scheme(name, net.exits)
     return scheme.to(next(net.parameters()).device)

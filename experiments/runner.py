@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 import anytime
 from anytime.evaluation import Curve
@@ -67,6 +68,23 @@ class Run:
         net = anytime.create_model(self.model, num_classes=len(data.classes), in_channels=data.shape[0])
         return net.to(torch.accelerator.current_accelerator(check_available=True) or "cpu")
 
+    def fit(
+        self, net: anytime.AnytimeNetwork, data: anytime.Data, compiled: bool, precision: str, **options: Any
+    ) -> tuple[anytime.AnytimeNetwork, nn.Module, anytime.FitResult]:
+        """Train a network as the scheme says; gives the network as it answers, the scheme's module and the result."""
+        from experiments.controls import create_scheme
+
+        name, *extras = self.scheme.split("+")
+        if "boosting" in extras:
+            net = anytime.combine(net, "boosting")
+        recipe = {**self.recipe, "equilibrium": "equilibrium" in extras, "distill": DISTILL * ("distill" in extras)}
+        scheme = create_scheme(name, net)
+        compiled = compiled and name not in ("scaled-const", "first-order")  # two gradients of one forward pass
+        # Held-out images are evaluated at the end only: after each epoch they would cost more than the training.
+        bare = replace(data, validation=None, test=None)
+        options |= {"recipe": anytime.Recipe(**recipe), "compiled": compiled, "precision": precision}
+        return net, scheme, anytime.fit(net, bare, scheme, seed=self.seed, **options)
+
     def train(
         self,
         data_folder: Path | None,
@@ -76,20 +94,8 @@ class Run:
         precision: str = "float32",
     ) -> dict[str, Any]:
         """Train, or go on training, or find it trained; measure; write the record."""
-        from experiments.controls import create_scheme
-
         data, folder = self.load_data(data_folder), output / self.name
-        net = self.network(data)
-        name, *extras = self.scheme.split("+")
-        if "boosting" in extras:
-            net = anytime.combine(net, "boosting")
-        changes = {"equilibrium": "equilibrium" in extras, "distill": DISTILL if "distill" in extras else 0.0}
-        # Held-out images are evaluated at the end only: after each epoch they would cost more than the training.
-        bare, recipe = replace(data, validation=None, test=None), anytime.Recipe(**self.recipe, **changes)
-        scheme = create_scheme(name, net)
-        compiled = compiled and name not in ("scaled-const", "first-order")  # two gradients of one forward pass
-        options = {"recipe": recipe, "seed": self.seed, "compiled": compiled, "precision": precision}
-        anytime.fit(net, bare, scheme, output=folder, resume=True, **options)
+        net, scheme, _ = self.fit(self.network(data), data, compiled, precision, output=folder, resume=True)
         record = self.record(net, data, folder, getattr(scheme, "only", None))
         write_json(records / f"{self.name}.json", record)
         return record
