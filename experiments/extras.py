@@ -3,7 +3,7 @@
 from functools import partial
 
 from anytime.evaluation import FRACTIONS
-from experiments.comparison import add_differences, add_errors, add_increases, differences, find, find_opt
+from experiments.comparison import PLACES, add_differences, add_errors, add_increases, differences, find
 from experiments.figures import plot_differences
 from experiments.presets import MODELS, make
 from experiments.records import Records, Section, opt_exits
@@ -69,21 +69,19 @@ def show(preset: str, records: Records) -> Section:
     section = Section(TITLE, CLAIM, records.of(runs(preset)), len(runs(preset)))
     base, panels = BASES["adaloss"], {}
     for model, data, seeds, extras in SETTINGS[preset]:
-        found = find(preset, records, model, data, BASES | extras, seeds)
-        if set(found) - set(BASES.values()):
+        found = find(preset, records, [model], data, BASES | extras, seeds)
+        if set(found) & set(extras.values()):
             where = f"{data} ({model}, {seeds} seeds)" if seeds > 1 else f"{data} ({model})"
-            opt = find_opt(preset, records, model, data, seeds)
-            add_errors(section, where, found, opt)
-            add_increases(section, where, found, opt)
+            add_errors(section, where, found)
+            add_increases(section, where, found)
             add_differences(section, where, found, base)
             shown = {label: row for label, row in differences(found, base).items() if label in SHOWN}
             panels[f"{data}, {model}"] = shown  # of settings that share a network the one with more seeds
     if panels:
-        places = [f"{fraction:g}" for fraction in FRACTIONS]
         draw = partial(
             plot_differences,
             panels,
-            places,
+            PLACES,
             x_name="fraction of the cost",
             y_name=f"test error minus {base}'s (points)",
         )

@@ -1,15 +1,15 @@
 """Table (a): relative increase in test error over OPT at 1/4, 1/2, 3/4 and all of the cost, by weight scheme."""
 
 import statistics
-from collections.abc import Iterable
 from functools import partial
 
 from anytime.evaluation import FRACTIONS
 from anytime.plotting import plot_bars
+from experiments.comparison import HEADER, OPT, PLACES, Found, cells, differences, find, increases
 from experiments.figures import plot_differences
 from experiments.intervals import Interval, compare
 from experiments.presets import DATA_SETS, MODELS, make
-from experiments.records import Records, Section, errors_at, loss_left, opt_exits, spread
+from experiments.records import Records, Section, loss_left, opt_exits, spread
 from experiments.runner import Run
 
 TITLE = "Weight schemes against OPT at fractions of the cost (Table a)"
@@ -34,12 +34,8 @@ SEEDS = {
     "laptop": {"svhn": 10, "cifar10": 5, "cifar100": 3},
     "paper": dict.fromkeys(DATA_SETS, 1),
 }
-PLACES = [f"{fraction:g}" for fraction in FRACTIONS]
 GATE = 0.2
 """A setting is like the paper's if, with CONST, the last exit's training loss is at most this part of the first's."""
-
-Errors = dict[tuple[str, int], list[float]]
-"""By model and seed, the test errors at the fractions."""
 
 
 def models(preset: str, data: str) -> list[str]:
@@ -63,21 +59,23 @@ def runs(preset: str) -> list[Run]:
 def show(preset: str, records: Records) -> Section:
     """Test errors, increases over OPT beside the paper's, paired differences, and what they say."""
     section = Section(TITLE, CLAIM, records.of(runs(preset)), len(runs(preset)))
-    errors = {data: _errors(preset, records, data) for data in SEEDS[preset]}
+    errors = {
+        data: find(preset, records, models(preset, data), data, SCHEMES | CONTROLS, seeds)
+        for data, seeds in SEEDS[preset].items()
+    }
     errors = {data: found for data, found in errors.items() if "AdaLoss" in found and len(found) > 1}
     if not errors:
         _add_increases(section, {})
         return section
-    paired = {data: _paired(found) for data, found in errors.items()}
+    paired = {data: differences(found, "AdaLoss") for data, found in errors.items()}
     section.verdicts = [f"**{data}.** {said}" for data, found in paired.items() for said in _verdicts(found)]
     section.text.append(
         "Test error in % at fractions of the cost, mean ± standard deviation over seeds (and models, if several)."
     )
-    header = ["", *(f"{place} of the cost" for place in PLACES), "n"]
     section.table(
-        header,
+        HEADER,
         [
-            [f"{data}, {label}", *_cells(found.values()), len(found)]
+            [f"{data}, {label}", *cells(found.values()), len(found)]
             for data, labels in errors.items()
             for label, found in labels.items()
         ],
@@ -89,74 +87,29 @@ def show(preset: str, records: Records) -> Section:
     return section
 
 
-def _errors(preset: str, records: Records, data: str) -> dict[str, Errors]:
-    """By label, OPT's last: only where all of its exits are done."""
-    found: dict[str, Errors] = {}
-    for model in models(preset, data):
-        for scheme, label in (SCHEMES | CONTROLS).items():
-            for seed, record in records.seeds(preset, model, data, scheme).items():
-                found.setdefault(label, {})[model, seed] = errors_at(record, FRACTIONS)
-        exits = opt_exits(model, FRACTIONS)
-        opts = [records.seeds(preset, model, data, f"opt-{exit + 1}") for exit in exits]
-        for seed in sorted(set.intersection(*map(set, opts))):
-            of_exit = {exit: opt[seed]["test"]["errors"][exit] for exit, opt in zip(exits, opts, strict=True)}
-            found.setdefault("OPT", {})[model, seed] = [
-                of_exit[opt_exits(model, (fraction,))[0]] for fraction in FRACTIONS
-            ]
-    return found
-
-
-def _cells(rows: Iterable[list[float]]) -> list[str]:
-    return [spread(column) for column in zip(*rows, strict=True)]
-
-
-def increases(errors: dict[str, Errors]) -> dict[str, list[list[float]]]:
-    """By scheme, for each model and seed that has OPT too, the relative increase over it at the fractions."""
-    opts = errors.get("OPT", {})
-    return {
-        label: rows
-        for label in SCHEMES.values()
-        if (
-            rows := [
-                [error / opt - 1 for error, opt in zip(row, opts[key], strict=True)]
-                for key, row in errors.get(label, {}).items()
-                if key in opts
-            ]
-        )
+def _add_increases(section: Section, errors: dict[str, Found]) -> None:
+    shown = {
+        data: {label: labels[label] for label in (*SCHEMES.values(), OPT) if label in labels}
+        for data, labels in errors.items()
     }
-
-
-def _add_increases(section: Section, errors: dict[str, dict[str, Errors]]) -> None:
-    found = {data: rows for data, labels in errors.items() if (rows := increases(labels))}
+    found = {data: rows for data, labels in shown.items() if (rows := increases(labels))}
     section.text.append(
         "The paper's measure: relative increase in test error over a network trained for that exit alone, in %, mean ± "
         "standard deviation."
     )
     rows = [
-        [f"{data}, {label}", *_cells(each), len(each)]
+        [f"{data}, {label}", *cells(each), len(each)]
         for data, labels in found.items()
         for label, each in labels.items()
     ]
     rows += [[f"the paper, {label}", *(f"{value:.1f}" for value in values), 36] for label, values in PAPER.items()]
-    section.table(["", *(f"{place} of the cost" for place in PLACES), "n"], rows)
+    section.table(HEADER, rows)
     panels = {
         data: {label: list(zip(*each, strict=True)) for label, each in labels.items()} for data, labels in found.items()
     }
     if panels:
         draw = partial(plot_bars, panels, PLACES, x_name="fraction of the cost", y_name="more errors than OPT (%)")
         section.figures["increase"] = ("Relative increase of the test error over OPT, by weight scheme", draw)
-
-
-def _paired(errors: dict[str, Errors]) -> dict[str, list[Interval]]:
-    """By scheme, at each fraction its error minus AdaLoss's of the same model and seed."""
-    ours = errors["AdaLoss"]
-    paired = {}
-    for label in (*SCHEMES.values(), *CONTROLS.values()):
-        theirs = errors.get(label, {})
-        both = [key for key in theirs if key in ours]
-        if label != "AdaLoss" and both:
-            paired[label] = [Interval.of([theirs[k][i] - ours[k][i] for k in both]) for i in range(len(FRACTIONS))]
-    return paired
 
 
 def _verdicts(paired: dict[str, list[Interval]]) -> list[str]:
@@ -175,7 +128,7 @@ def _add_differences(section: Section, paired: dict[str, dict[str, list[Interval
         "mean (Student's t over seeds). Above 0, AdaLoss is better."
     )
     section.table(
-        ["", *(f"{place} of the cost" for place in PLACES), "n"],
+        HEADER,
         [
             [f"{data}, {label} − AdaLoss", *(each.percent() for each in found), found[0].n]
             for data, labels in paired.items()
@@ -193,7 +146,7 @@ def _add_differences(section: Section, paired: dict[str, dict[str, list[Interval
         section.figures["difference"] = ("Paired differences to AdaLoss with 95 % intervals", draw)
 
 
-def _add_controls(section: Section, errors: dict[str, dict[str, Errors]]) -> None:
+def _add_controls(section: Section, errors: dict[str, Found]) -> None:
     """What part of the way from CONST to AdaLoss each control goes, at the last exit."""
     for data, labels in errors.items():
         for control in CONTROLS.values():

@@ -1,6 +1,6 @@
 """AdaLoss with other settings than the paper's, and on a wider network, against LINEAR."""
 
-from experiments.comparison import add_differences, add_errors, find, find_opt
+from experiments.comparison import add_differences, add_errors, find
 from experiments.presets import MODELS, make
 from experiments.records import Records, Section
 from experiments.runner import Run
@@ -41,9 +41,8 @@ def show(preset: str, records: Records) -> Section:
     """Test errors at fractions of the cost, and paired with LINEAR's of the same seed."""
     section = Section(TITLE, CLAIM, records.of(runs(preset)), len(runs(preset)))
     for model, data, schemes in SETTINGS[preset]:
-        found = find(preset, records, model, data, schemes, SEEDS[preset])
+        found = find(preset, records, [model], data, schemes, SEEDS[preset])
         if set(schemes.values()) <= set(found):
-            opt = find_opt(preset, records, model, data, SEEDS[preset])
-            add_errors(section, f"{data} ({model})", found, opt)
+            add_errors(section, f"{data} ({model})", found)
             add_differences(section, f"{data} ({model})", found, BASE)
     return section

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 import anytime
 from anytime import EANN
-from experiments import EXPERIMENTS, load, table_weights
+from experiments import EXPERIMENTS, comparison, load, table_weights
 from experiments.__main__ import main, missing
 from experiments.controls import RandomConst, ScaledConst, create_scheme
 from experiments.eann import ensemble_curve, sequence_curve
@@ -196,7 +196,7 @@ def test_the_increase_is_over_opt_of_the_same_seed():
         "CONST": {("net", 0): [0.13] * 4, ("net", 1): [0.26] * 4, ("net", 2): [0.3] * 4},
         "OPT": {("net", 0): [0.1] * 4, ("net", 1): [0.2] * 4},
     }
-    assert table_weights.increases(errors) == {"CONST": [pytest.approx([0.3] * 4)] * 2}
+    assert comparison.increases(errors) == {"CONST": [pytest.approx([0.3] * 4)] * 2}
 
 
 def test_schemes_are_compared_seed_by_seed():
