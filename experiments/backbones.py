@@ -14,7 +14,7 @@ TITLE = "Backbones of similar cost (Fig. 4f, Table b)"
 CLAIM = "ResANN50, DenseANN169 and MSDNet38 all end better with AdaLoss than with CONST (ILSVRC)."
 MODELS = {
     "paper": ("resann50", "denseann169", "msdnet38"),
-    "laptop": ("resann-5-16-patch2", "denseann-46-5", "msdnet-cifar-4-2-1"),
+    "laptop": ("resann-5-8-patch2", "denseann-46-5-patch2", "msdnet-cifar-4-2-1-patch2"),
 }
 DATA = {"paper": "imagenet", "laptop": "svhn"}
 ADALOSS = {"paper": "adaloss:final_extra=1.0", "laptop": "adaloss"}

@@ -41,7 +41,7 @@ SETTINGS: dict[str, list[tuple[str, str, int, dict[str, str]]]] = {
     "laptop": [
         (MODELS["svhn"], "svhn", 3, EXTRAS),
         (MODELS["svhn"], "svhn", 10, FINALISTS),
-        ("msdnet-cifar-4-2-1", "svhn", 1, EXTRAS),
+        ("msdnet-cifar-4-2-1-patch2", "svhn", 1, EXTRAS),
         (MODELS["cifar10"], "cifar10", 3, ONCE),
     ],
     "paper": [

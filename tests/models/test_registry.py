@@ -103,10 +103,12 @@ def test_an_unknown_name_is_told_the_near_ones():
         anytime.create_model("resann-0-16")
 
 
-@given(c=st.integers(1, 9), patch=st.integers(1, 4), channels=st.integers(1, 4), size=st.integers(8, 12))
-def test_a_patch_stem_is_a_convolution_of_patches(c, patch, channels, size):
-    net = anytime.create_model(f"resann-1-{c}", in_channels=channels, patch=patch)
+@pytest.mark.parametrize("name", ["resann-1-5", "denseann-10-2", "msdnet-cifar-2-1-1"])
+@given(patch=st.integers(1, 4), channels=st.integers(1, 4), size=st.integers(8, 12))
+def test_a_patch_stem_is_a_convolution_of_patches(name, patch, channels, size):
+    net = anytime.create_model(f"{name}-patch{patch}", in_channels=channels)
     conv = next(module for module in net.modules() if isinstance(module, torch.nn.Conv2d))
+    c = conv.out_channels
     by_patch = conv.weight.view(c, channels, 3, patch, 3, patch).permute(0, 1, 3, 5, 2, 4)
     x = torch.randn(2, channels, size * patch, size * patch)
     patches = torch.nn.functional.pixel_unshuffle(x, patch)
@@ -114,18 +116,31 @@ def test_a_patch_stem_is_a_convolution_of_patches(c, patch, channels, size):
     torch.testing.assert_close(conv(x), expected, rtol=1e-4, atol=1e-4)
 
 
-def test_patches_make_it_cheaper_by_their_area():
-    plain, patched = (anytime.create_model(f"resann-2-8{patch}") for patch in ("", "-patch2"))
+@pytest.mark.parametrize("name", ["resann-2-8", "denseann-46-5", "msdnet-cifar-4-2-1"])
+def test_patches_make_it_cheaper_by_their_area(name):
+    plain, patched = (anytime.create_model(f"{name}{patch}") for patch in ("", "-patch2"))
     whole, half = (anytime.costs(plain, torch.empty(1, 3, size, size)).macs for size in (32, 16))
     macs = anytime.costs(patched, torch.empty(1, 3, 32, 32)).macs
-    assert [macs[i] - macs[0] for i in range(6)] == [half[i] - half[0] for i in range(6)]
+    assert [cost - macs[0] for cost in macs] == [cost - half[0] for cost in half]
     assert macs[-1] < whole[-1] / 3
     assert patched.image_size == 32
+    laws.prefix_law(patched, torch.randn(2, 3, 32, 32))
+    with pytest.raises(anytime.AnytimeError, match="at least"):
+        patched(torch.zeros(1, 3, 7, 7))
+
+
+def test_patches_are_for_small_images():
+    for name, small in (("denseann121", "small=True"), ("msdnet-imagenet-step4", "imagenet=True")):
+        with pytest.raises(anytime.AnytimeError, match=f"patch=2 is for small images.*{small}"):
+            anytime.create_model(name, patch=2)
+
+
+def test_sizes_between_share_their_patches():
     assert between("resann-1-8-patch2", "resann-2-8-patch2") == ["resann-1-8-patch2", "resann-2-8-patch2"]
     with pytest.raises(anytime.AnytimeError, match="one width"):
         between("resann-1-8", "resann-2-8-patch2")
     with pytest.raises(anytime.AnytimeError, match="at least 16"):
-        patched(torch.zeros(1, 3, 15, 15))
+        anytime.create_model("resann-2-8-patch2")(torch.zeros(1, 3, 15, 15))
 
 
 def test_convolutions_start_as_he_said():

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from anytime.errors import AnytimeError, check_number
-from anytime.models.layers import ConvBNReLU, LinearHead, Stem, check_counts, initialize
+from anytime.models.layers import ConvBNReLU, LinearHead, PatchConv, Stem, check_counts, initialize
 from anytime.models.placement import join_stages, place_exits
 from anytime.network import AnytimeNetwork
 
@@ -29,19 +29,23 @@ MODELS = {name: "Sec. 5.2, ILSVRC" if name == "denseann169" else "DenseNet, ILSV
 
 
 def from_name(name: str) -> tuple[type[AnytimeNetwork], dict[str, Any]] | None:
-    """What a name stands for: ``denseann169``, or ``denseann-{depth}-{growth}`` for small images."""
+    """What a name stands for: ``denseann169``, or ``denseann-{depth}-{growth}`` for small images.
+
+    ``-patch2`` at its end is DenseANN's ``patch=2``.
+    """
     if name in _ILSVRC:
         return DenseANN, _ILSVRC[name]
-    if match := re.fullmatch(r"denseann-(\d{1,9})-(\d{1,9})", name):
-        depth, growth = int(match[1]), int(match[2])
+    if match := re.fullmatch(r"denseann-(\d{1,9})-(\d{1,9})(-patch(\d{1,9}))?", name):
+        depth, growth, patch = int(match[1]), int(match[2]), int(match[4] or 1)
         if depth < 10 or (depth - 4) % 6:
             near = max(10, 4 + 6 * round((depth - 4) / 6))
             raise AnytimeError(
                 f"{name}: a DenseNet-BC's depth is 4 + 6k (three blocks of k layers of two convolutions); "
-                f"the nearest that works is denseann-{near}-{growth}"
+                f"the nearest that works is denseann-{near}-{growth}{match[3] or ''}"
             )
         layers = (depth - 4) // 6
-        return DenseANN, {"blocks": (layers,) * 3, "growth": growth, "channels": 2 * growth, "small": True}
+        options = {"blocks": (layers,) * 3, "growth": growth, "channels": 2 * growth, "small": True}
+        return DenseANN, options if patch == 1 else options | {"patch": patch}
     return None
 
 
@@ -130,6 +134,8 @@ class DenseANN(AnytimeNetwork):
         in_channels: number of image channels. Images may have any size from 32×32 (8×8 with ``small``); where it is
             odd, pooling drops a row.
         small: a 3×3 stem for small images instead of ILSVRC's 7×7 with stride and pooling.
+        patch: with ``small``, the stem sees patches of patch × patch pixels, at about 1/patch² of the cost; images may
+            then have any size from that many times 8×8.
         period: layers per exit, counted from the end. Default: the paper's 14, or 4 with ``small``.
         exits: the layers after which to exit, instead of a period.
         dropout: probability after each convolution of a layer; the paper found it harmful on ILSVRC.
@@ -149,12 +155,15 @@ class DenseANN(AnytimeNetwork):
         num_classes: int = 1000,
         in_channels: int = 3,
         small: bool = False,
+        patch: int = 1,
         period: int | None = None,
         exits: Sequence[int] | None = None,
         dropout: float = 0.0,
         save_memory: bool = False,
     ) -> None:
-        check_counts(growth=growth, channels=channels, num_classes=num_classes, in_channels=in_channels)
+        check_counts(growth=growth, channels=channels, num_classes=num_classes, in_channels=in_channels, patch=patch)
+        if patch > 1 and not small:
+            raise AnytimeError(f"patch={patch} is for small images: leave it out, or say small=True")
         if not blocks or min(blocks) < 1:
             raise AnytimeError(f"blocks={tuple(blocks)} must be integers >= 1, one per block, e.g. (6, 12, 32, 32)")
         check_number("dropout", dropout, below=1)
@@ -163,7 +172,7 @@ class DenseANN(AnytimeNetwork):
             period = min(4 if small else 14, total)
         after = place_exits(total, period, exits)
         if small:
-            stem = DenseStem(nn.Conv2d(in_channels, channels, 3, padding=1, bias=False), channels=in_channels, least=8)
+            stem = DenseStem(PatchConv(in_channels, channels, patch), channels=in_channels, least=8 * patch)
         else:
             wide = ConvBNReLU(in_channels, channels, 7, stride=2)
             stem = DenseStem(wide, nn.MaxPool2d(3, 2, padding=1), channels=in_channels, least=32)

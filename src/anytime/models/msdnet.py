@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from anytime.errors import AnytimeError
-from anytime.models.layers import ConvBNReLU, Stem, check_counts, initialize, pool
+from anytime.models.layers import ConvBNReLU, PatchConv, Stem, check_counts, initialize, pool
 from anytime.models.placement import check_units, join_stages, place_exits
 from anytime.network import AnytimeNetwork
 
@@ -34,6 +34,7 @@ _ORIGINALS = {
     "msdnet-cifar-budgeted": {**_CIFAR, "blocks": 5, "base": 1, "step": 1, "step_mode": "lin_grow"},
     **{f"msdnet-imagenet-step{step}": {**_IMAGENET, "base": step, "step": step} for step in (4, 6, 7)},
 }
+_NAME = re.compile(r"msdnet-cifar-(?P<blocks>\d{1,9})-(?P<base>\d{1,9})-(?P<step>\d{1,9})(-patch(?P<patch>\d{1,9}))?")
 _OF_THE_PAPER = {"msdnet38": (10, 9, 10, 9), "msdnet32": (6, 6, 10, 10)}
 
 MODELS = {
@@ -45,11 +46,14 @@ MODELS = {
 
 
 def from_name(name: str) -> tuple[type[AnytimeNetwork], dict[str, Any]] | None:
-    """What a name stands for: one of ``MODELS``, or ``msdnet-cifar-{blocks}-{base}-{step}`` for small images."""
+    """What a name stands for: one of ``MODELS``, or ``msdnet-cifar-{blocks}-{base}-{step}`` for small images.
+
+    ``-patch2`` at its end is MSDNet's ``patch=2``.
+    """
     if name in _OF_THE_PAPER:
         return BlockMSDNet, {"units": _OF_THE_PAPER[name]}
-    if match := re.fullmatch(r"msdnet-cifar-(\d{1,9})-(\d{1,9})-(\d{1,9})", name):
-        return MSDNet, {**_CIFAR, **dict(zip(("blocks", "base", "step"), map(int, match.groups()), strict=True))}
+    if match := _NAME.fullmatch(name):
+        return MSDNet, _CIFAR | {key: int(value) for key, value in match.groupdict().items() if value is not None}
     return (MSDNet, _ORIGINALS[name]) if name in _ORIGINALS else None
 
 
@@ -61,14 +65,17 @@ def _edge(inputs: int, outputs: int, width: int, stride: int) -> nn.Sequential:
 class ScaleStem(Stem):
     """The first features at all scales: each from the one before by a 3×3 convolution with stride 2."""
 
-    def __init__(self, channels: Sequence[int], in_channels: int, imagenet: bool) -> None:
+    def __init__(self, channels: Sequence[int], in_channels: int, imagenet: bool, patch: int = 1) -> None:
         if imagenet:
             conv, bn, relu = ConvBNReLU(in_channels, channels[0], 7, stride=2, bias=True)
             first = nn.Sequential(conv, bn, relu, nn.MaxPool2d(3, 2, padding=1))
         else:
             first = ConvBNReLU(in_channels, channels[0], 3)
+            if patch > 1:
+                first[0] = PatchConv(in_channels, channels[0], patch)
         coarser = [ConvBNReLU(a, b, 3, stride=2) for a, b in itertools.pairwise(channels)]
-        super().__init__(first, *coarser, channels=in_channels, least=2 ** (len(channels) - 1) * (4 if imagenet else 1))
+        least = 2 ** (len(channels) - 1) * (4 if imagenet else patch)
+        super().__init__(first, *coarser, channels=in_channels, least=least)
 
     def forward(self, input: Tensor) -> list[Tensor]:  # type: ignore[override]
         """One tensor per scale, fine to coarse."""
@@ -165,6 +172,7 @@ class MSDNet(AnytimeNetwork):
         reduction: what is left of the channels after a transition: one where a scale is dropped (``max``), or at each
             third of the layers (``min``). 0 for none.
         imagenet: a 7×7 stem with stride and pooling, and heads as wide as their input instead of 128 channels.
+        patch: the stem sees patches of patch × patch pixels, at about 1/patch² of the cost; not with ``imagenet``.
         num_classes: number of classes.
         in_channels: number of image channels.
         period: layers per exit, counted from the end, instead of after each block.
@@ -189,13 +197,16 @@ class MSDNet(AnytimeNetwork):
         prune: str = "max",
         reduction: float = 0.5,
         imagenet: bool = False,
+        patch: int = 1,
         num_classes: int = 10,
         in_channels: int = 3,
         period: int | None = None,
         exits: Sequence[int] | None = None,
     ) -> None:
         check_counts(blocks=blocks, base=base, step=step, growth=growth, channels=channels)
-        check_counts(num_classes=num_classes, in_channels=in_channels)
+        check_counts(num_classes=num_classes, in_channels=in_channels, patch=patch)
+        if imagenet and patch > 1:
+            raise AnytimeError(f"patch={patch} is for small images: leave it out, or leave out imagenet=True")
         factors = _factors(scales, growth_factors, bottleneck_factors)
         if step_mode not in ("even", "lin_grow") or prune not in ("max", "min"):
             raise AnytimeError(f"{step_mode=} must be 'even' or 'lin_grow', {prune=} must be 'max' or 'min'")
@@ -206,7 +217,7 @@ class MSDNet(AnytimeNetwork):
             exits = list(itertools.accumulate(sizes))
         after = place_exits(total, period, exits)
 
-        stem = ScaleStem([channels * f for f in factors], in_channels, imagenet)
+        stem = ScaleStem([channels * f for f in factors], in_channels, imagenet, patch)
         units, coarsest = [], []
         for layer in range(1, total + 1):
             read, write = _scales_at(layer, total, scales, prune)

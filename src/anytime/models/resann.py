@@ -4,12 +4,11 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from anytime.errors import AnytimeError
-from anytime.models.layers import LinearHead, Stem, check_counts, initialize
+from anytime.models.layers import LinearHead, PatchConv, Stem, check_counts, initialize
 from anytime.models.placement import join_stages, place_exits
 from anytime.network import AnytimeNetwork
 
@@ -121,15 +120,11 @@ class ResANN(AnytimeNetwork):
             period = 1 if n < 25 else 3
         after = place_exits(3 * n, period, exits)
         widths = [c] * n + [2 * c] * n + [4 * c] * n
-        # A 3×3 convolution of patches is one of pixels with a larger kernel and a stride.
-        conv = nn.Conv2d(in_channels, c, 3 * patch, stride=patch, padding=patch, bias=False)
-        stem = Stem(conv, channels=in_channels, least=8 * patch)
+        stem = Stem(PatchConv(in_channels, c, patch), channels=in_channels, least=8 * patch)
         units = [BasicUnit(before, width) for before, width in zip([c, *widths], widths, strict=False)]
         heads = [LinearHead(widths[unit - 1], num_classes) for unit in after]
         super().__init__(join_stages(units, after, stem), heads)
         initialize(self)
-        with torch.no_grad():  # He's fan-out is that of a 3×3 kernel: with the stride no pixel reaches more outputs
-            conv.weight *= patch
         self.image_size = 32
 
 
