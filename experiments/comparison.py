@@ -86,7 +86,10 @@ def add_differences(section: Section, where: str, found: Found, base: str) -> No
     paired = differences(found, base)
     if not paired:
         return
-    for i, place in enumerate(PLACES):
+    intervals = any(row[0].n > 1 for row in paired.values())
+    if not intervals:
+        section.verdicts.append(f"**{where}**. One seed, so the differences have no intervals.")
+    for i, place in enumerate(PLACES if intervals else ()):
         better, worse = (
             [label for label, each in paired.items() if each[i].sign == sign] for sign in ("negative", "positive")
         )
@@ -95,7 +98,8 @@ def add_differences(section: Section, where: str, found: Found, base: str) -> No
             f"Worse: {'; '.join(worse) or 'none'}." + " Others: not decided." * (len(better + worse) < len(paired))
         )
     section.text.append(
-        f"Test error on {where} minus {base}'s of the same seed, in points, with the 95 % interval of the mean: below "
-        f"0, it is better than {base}."
+        f"Test error on {where} minus {base}'s of the same seed, in points"
+        + ", with the 95 % interval of the mean" * intervals
+        + f": below 0, it is better than {base}."
     )
     section.table(HEADER, [[label, *(each.percent() for each in row), row[0].n] for label, row in paired.items()])
