@@ -24,6 +24,7 @@ from typing import Any
 
 import export_tables
 import guarantee_tables
+import reproduction_tables
 import serving_tables
 from measurements import DEADLINES, MEASUREMENTS, ROWS
 
@@ -165,70 +166,10 @@ def left_early(share: float) -> Figure:
     return figure
 
 
-def reproduced(data: str, rival: str) -> Figure:
-    """How AdaLoss's error at the last exit compares with another scheme's, as the reproduction's report says it."""
-
-    def figure() -> str:
-        report = (DOCS / "REPRODUCTION.md").read_text(encoding="utf-8")
-        pattern = rf"\*\*{data}\.\*\* At 1 of the cost the test error of AdaLoss is (.*) that of {rival} (\(.*\)):"
-        found = re.search(pattern, report)
-        assert found, f"{data}, {rival}: not in the report"
-        return f"{found[1]} {rival}'s {found[2]}".replace("-", "−")
-
-    return figure
-
-
-def extra(label: str, where: str = "(resann-5-8-patch2, 3 seeds) in %", between: str = " | ") -> Figure:
-    """A row of the reproduction's tables of training extras on SVHN, its means."""
-
-    def figure() -> str:
-        report = (DOCS / "REPRODUCTION.md").read_text(encoding="utf-8")
-        table = report.partition(f"on svhn {where}")[2]
-        found = re.search(rf"^\| {re.escape(label)} \| (.*) \| \d+ \|$", table, re.MULTILINE)
-        assert found, f"{label}: not in the report"
-        return between.join(cell.split(" ")[0] for cell in found[1].split(" | ")).replace("-", "−")
-
-    return figure
-
-
-def msdnet_extras() -> str:
-    """The reproduction's table of training extras with an MSDNet."""
-    report = (DOCS / "REPRODUCTION.md").read_text(encoding="utf-8")
-    table = report.partition("Test error on svhn (msdnet-cifar-4-2-1-patch2) in %")[2].split("\n\n")[1]
-    rows = [row.split(" | ")[:-1] for row in table.splitlines()[2:]]
-    return "\n".join(
-        [
-            "",
-            "| training | 1/4 | 1/2 | 3/4 | 1 |",
-            "|---|---:|---:|---:|---:|",
-            *(" | ".join(row) + " |" for row in rows),
-            "",
-        ]
-    )
-
-
 def shares(record: str) -> Figure:
     """What the exits of a converted network cost, in % of its last."""
     return lambda: ", ".join(percent(fraction, 0) for fraction in results(record)["fractions"])
 
-
-EXTRAS = {
-    "opt": "OPT",
-    "extra_const": "CONST",
-    "extra_adaloss": "AdaLoss",
-    "annealed": "annealed AdaLoss",
-    "boosting": "AdaLoss, boosted exits",
-    "annealed_boosting": "annealed AdaLoss, boosted exits",
-    "const_boosting": "CONST, boosted exits",
-    "distill": "AdaLoss, distillation",
-    "const_distill": "CONST, distillation",
-    "equilibrium": "AdaLoss, equilibrium",
-    "first_order": "first-order AdaLoss",
-    "famo": "FAMO",
-}
-"""Rows of the table of training extras, by the names of their figures."""
-
-TEN_SEEDS = "(resann-5-8-patch2, 10 seeds) in %"
 
 FIGURES: dict[str, Figure] = {
     "int8_table": lambda: export_tables.int8(results("export_int8")["facts"]),
@@ -237,15 +178,7 @@ FIGURES: dict[str, Figure] = {
     "int8_time_32": ratio("export_int8", "batch 32: int8 / float32, all exits", 2),
     "int8_mb": fact("export_int8", "int8_mb", "{:.1f}"),
     "float32_mb": fact("export_int8", "float32_mb", "{:.1f}"),
-    "svhn_const": reproduced("svhn", "CONST"),
-    "svhn_linear": reproduced("svhn", "LINEAR"),
-    **{f"svhn_{name}": extra(label) for name, label in EXTRAS.items()},
-    "svhn_10_adaloss": extra("AdaLoss", TEN_SEEDS, ", "),
-    "svhn_10_const": extra("CONST", TEN_SEEDS, ", "),
-    "svhn_10_best": extra("annealed AdaLoss, boosted exits", TEN_SEEDS, ", "),
-    "svhn_10_best_over_opt": extra("annealed AdaLoss, boosted exits", "(resann-5-8-patch2, 10 seeds), in %", ", "),
-    "msdnet_extras": msdnet_extras,
-    "cifar10_const": reproduced("cifar10", "CONST"),
+    **reproduction_tables.TABLES,
     "gains": gains,
     "performance": performance,
     "deadline_table": deadline_table,

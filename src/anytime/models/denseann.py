@@ -44,8 +44,8 @@ def from_name(name: str) -> tuple[type[AnytimeNetwork], dict[str, Any]] | None:
                 f"the nearest that works is denseann-{near}-{growth}{match[3] or ''}"
             )
         layers = (depth - 4) // 6
-        options = {"blocks": (layers,) * 3, "growth": growth, "channels": 2 * growth, "small": True}
-        return DenseANN, options if patch == 1 else options | {"patch": patch}
+        options = {"blocks": (layers,) * 3, "growth": growth, "channels": 2 * growth, "small": True, "patch": patch}
+        return DenseANN, options
     return None
 
 

@@ -100,10 +100,8 @@ def initialize(net: nn.Module) -> None:
     for module in net.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-        if isinstance(
-            module, PatchConv
-        ):  # the fan-out is a 3×3 kernel's: with the stride no pixel reaches more outputs
-            with torch.no_grad():
+        if isinstance(module, PatchConv):
+            with torch.no_grad():  # with its stride no pixel reaches more outputs than with a 3×3 kernel
                 module.weight *= module.stride[0]
     net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 

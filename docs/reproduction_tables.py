@@ -1,0 +1,62 @@
+"""Numbers and tables from the reproduction's report."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+REPORT = Path(__file__).parent / "REPRODUCTION.md"
+RESANN = "svhn (resann-5-8-patch2, 3 seeds) in %"
+TEN_SEEDS = "svhn (resann-5-8-patch2, 10 seeds) in %"
+OVER_OPT = "svhn (resann-5-8-patch2, 10 seeds), in %"
+MSDNET = "svhn (msdnet-cifar-4-2-1-patch2) in %"
+"""What the headings of the tables of training extras say."""
+BEST = "annealed AdaLoss, boosted exits"
+EXTRAS = {
+    "opt": "OPT",
+    "extra_const": "CONST",
+    "extra_adaloss": "AdaLoss",
+    "annealed": "annealed AdaLoss",
+    "boosting": "AdaLoss, boosted exits",
+    "annealed_boosting": BEST,
+    "const_boosting": "CONST, boosted exits",
+    "distill": "AdaLoss, distillation",
+    "const_distill": "CONST, distillation",
+    "equilibrium": "AdaLoss, equilibrium",
+    "first_order": "first-order AdaLoss",
+    "famo": "FAMO",
+}
+"""Rows of the table of training extras, by the names of their figures."""
+
+
+def against(data: str, rival: str) -> str:
+    """How AdaLoss's error at the last exit compares with another scheme's."""
+    pattern = rf"\*\*{data}\.\*\* At 1 of the cost the test error of AdaLoss is (.*) that of {rival} (\(.*\)):"
+    found = re.search(pattern, REPORT.read_text(encoding="utf-8"))
+    assert found, f"{data}, {rival}: not in the report"
+    return f"{found[1]} {rival}'s {found[2]}".replace("-", "−")
+
+
+def extras(heading: str) -> dict[str, list[str]]:
+    """A table of training extras: by label the means at the fractions of the cost."""
+    table = REPORT.read_text(encoding="utf-8").partition(f"on {heading}")[2].split("\n\n")[1]
+    rows = [row.strip("| ").split(" | ") for row in table.splitlines()[2:]]
+    return {label: [cell.split(" ")[0].replace("-", "−") for cell in cells[:-1]] for label, *cells in rows}
+
+
+def msdnet() -> str:
+    """The table of training extras with an MSDNet."""
+    rows = [f"| {label} | {' | '.join(cells)} |" for label, cells in extras(MSDNET).items()]
+    return "\n".join(["", "| training | 1/4 | 1/2 | 3/4 | 1 |", "|---|---:|---:|---:|---:|", *rows, ""])
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "svhn_const": lambda: against("svhn", "CONST"),
+    "svhn_linear": lambda: against("svhn", "LINEAR"),
+    "cifar10_const": lambda: against("cifar10", "CONST"),
+    **{f"svhn_{name}": lambda label=label: " | ".join(extras(RESANN)[label]) for name, label in EXTRAS.items()},
+    "svhn_10_adaloss": lambda: ", ".join(extras(TEN_SEEDS)["AdaLoss"]),
+    "svhn_10_const": lambda: ", ".join(extras(TEN_SEEDS)["CONST"]),
+    "svhn_10_best": lambda: ", ".join(extras(TEN_SEEDS)[BEST]),
+    "svhn_10_best_over_opt": lambda: ", ".join(extras(OVER_OPT)[BEST]),
+    "msdnet_extras": msdnet,
+}
