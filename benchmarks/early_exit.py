@@ -1,7 +1,7 @@
 """Early exit per sample: wall-clock time of a batch whose samples leave early against the whole network.
 
-python benchmarks/early_exit.py RUN              # a trained run's folder; half of the average MACs, batch 256
-python benchmarks/early_exit.py RUN 0.5 256 40
+python benchmarks/early_exit.py RUN              # a trained run's folder; its test images, half of the MACs, batch 256
+python benchmarks/early_exit.py RUN DATA 0.5 256 40   # other images of the same classes, or where they are
 """
 
 import sys
@@ -15,9 +15,10 @@ from anytime.evaluation import collect
 from anytime.training.run_folder import read_run
 
 
-def main(run: str, part: float, batch: int, repeats: int) -> None:
+def main(run: Path, source: str, part: float, batch: int, repeats: int) -> None:
     net = anytime.load(run)
-    data = anytime.load_data(read_run(Path(run))["asked"]["data"])
+    assert net.preprocessing, "the run has no preprocessing"
+    data = anytime.load_data(source or read_run(run)["asked"]["data"]).matching(net.preprocessing)
     policy = anytime.calibrate(net, data.batches(data.validation), part, unit="fraction")
     test = collect(net, data.batches(data.test))
     expected = policy.choose_exits(test.logits)
@@ -32,7 +33,7 @@ def main(run: str, part: float, batch: int, repeats: int) -> None:
     worst = (torch.cat([answer.logits for answer in alone]) - together).abs().max().item()
     moved = int((torch.cat([answer.exits for answer in alone]) != exits[some]).sum())
     spent, last = policy.cost(exits), test.wrong[-1].double().mean().item()
-    print(f"{run}, {len(exits):,} test images, batch {batch}, {machine()}")
+    print(f"{run.name}, {len(exits):,} test images, batch {batch}, {machine()}")
     print(f"error {error:.2%} at {spent / policy.costs[-1]:.1%} of the MACs; all to the last exit {last:.2%}")
     print(f"{len(some)} images one by one: {moved} left elsewhere, logits differ by at most {worst:.1e}")
     print(f"left at another exit than by every exit's logits: {int((exits != expected).sum())}")
@@ -51,5 +52,5 @@ def main(run: str, part: float, batch: int, repeats: int) -> None:
 
 
 if __name__ == "__main__":
-    run, part, batch, repeats = [*sys.argv[1:], *("", "0.5", "256", "40")[len(sys.argv) - 1 :]]
-    main(run, float(part), int(batch), int(repeats))
+    run, source, part, batch, repeats = [*sys.argv[1:], *("", "", "0.5", "256", "40")[len(sys.argv) - 1 :]]
+    main(Path(run), source, float(part), int(batch), int(repeats))

@@ -60,11 +60,13 @@ MEASUREMENTS = {
     "export_resnet18": benchmark("export_speed", EXPORT, "timm:resnet18 1 1,32 9"),
     "export_vit": benchmark("export_speed", EXPORT, "timm:vit_tiny_patch16_224 1 1,32 9"),
     "export_backends": benchmark("export_backends", EXPORT, "resann-9-16 20"),
-    "export_int8": benchmark("export_int8", EXPORT, "runs/cifar10-25000-resann-5-16-patch2-adaloss-60-seed0 {data}"),
+    "export_int8": benchmark("export_int8", EXPORT, f"runs/{NETWORKS[0]} {{data}}"),
     "import_time": benchmark("import_time", [f"{SRC}/__init__.py"]),
     "deadlines": benchmark("deadlines", INFERENCE),
     "start_stop": benchmark("start_stop", INFERENCE),
-    "early_exit": benchmark("early_exit", INFERENCE, "runs/cifar10-resann-5-16"),  # docs/early-exit.md trains it
+    # anytime train --model resann-5-16 --data cifar10 --subset 25000 --epochs 16 --output runs/cifar10-resann-5-16
+    "early_exit": benchmark("early_exit", INFERENCE, "runs/cifar10-resann-5-16"),
+    "early_exit_small": benchmark("early_exit", INFERENCE, f"runs/{NETWORKS[0]} {{data}}"),
     "eann_parallel": benchmark("eann_parallel", TEAM, "30"),
     "eann_parallel_ray": benchmark("eann_parallel", TEAM, "30 --ray"),
     "extras": benchmark("extras", TRAINING),
@@ -78,7 +80,7 @@ MEASUREMENTS = {
     "serving_kills": benchmark("serving_faults", SERVING, "kills resann-3-16 --seconds 60 --load 0.5"),
     "serving_cancels": benchmark("serving_faults", SERVING, "cancels resann-3-16 --seconds 30 --load 0.5"),
     "serving_soak": benchmark("serving_faults", SERVING, "soak resann-3-16 --seconds 600"),
-    "budgets": Measurement("anytime evaluate runs/cifar10-resann-5-16 --budgets", INFERENCE),
+    "budgets": Measurement(f"anytime evaluate runs/{NETWORKS[0]} --budgets --data {{data}}", INFERENCE),
     **{
         f"convert_{name}_{scheme}": Measurement(
             f"python examples/convert_cifar.py {options.replace('{scheme}', scheme)} --output runs/convert_{name}_{scheme}",
@@ -142,6 +144,7 @@ ROWS = [
     ("steps", "batch 1: predict / network without exits", "predict_batch_1", "batch 1: `predict` to the last exit / the network without exits"),
     ("steps", "batch 32: predict / network without exits", "predict_batch_32", "the same, batch 32"),
     ("early_exit", "time: early exits / whole network, last head", "early_exit_time", "CIFAR-10, resann-5-16, batch 256, half of the MACs on average: samples leaving early / all to the last exit"),
+    ("early_exit_small", "time: early exits / whole network, last head", "early_exit_time", "the same, a network of a quarter of the MACs (`patch2`)"),
     ("eann_parallel", "two workers of one thread / one after the other on one thread", "eann_parallel", "an EANN whose networks cost 1 : 2 : 4, to the last answer: two workers of one thread / one after the other on one thread"),
     ("eann_parallel", "two workers of one thread / one after the other on two threads", "eann_parallel_two", "the same / one after the other on two threads"),
     ("eann_parallel_ray", "two workers of one thread / one after the other on one thread", "eann_parallel_ray", "two Ray actors / one after the other on one thread"),

@@ -53,6 +53,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "svhn_const": lambda: against("svhn", "CONST"),
     "svhn_linear": lambda: against("svhn", "LINEAR"),
     "cifar10_const": lambda: against("cifar10", "CONST"),
+    "cifar100_const": lambda: against("cifar100", "CONST"),
     **{f"svhn_{name}": lambda label=label: " | ".join(extras(RESANN)[label]) for name, label in EXTRAS.items()},
     "svhn_10_adaloss": lambda: ", ".join(extras(TEN_SEEDS)["AdaLoss"]),
     "svhn_10_const": lambda: ", ".join(extras(TEN_SEEDS)["CONST"]),

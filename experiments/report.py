@@ -72,13 +72,11 @@ def _about(section: Section) -> str:
     records, done = section.records, f"{len(section.records)} of {section.wanted} runs are done"
     if not records:
         return f"{done}."
-    machines = {
-        f"{record['device']}, torch {record['versions']['torch']}, {record['versions'].get('precision', 'float32')}"
-        for record in records
-    }
+    machines = {f"{record['device']}, torch {record['versions']['torch']}" for record in records}
     threads = {f"{record['versions']['threads']}" for record in records}
     images = {
-        f"{record['data']['name']}: {record['trained_on']:,} training and {record['test']['images']:,} test images"
+        f"{record['data']['name']}: {record['trained_on']:,} training and {record['test']['images']:,} test images, "
+        f"{record['versions'].get('precision', 'float32')}"
         for record in records
     }
     return (

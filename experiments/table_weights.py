@@ -104,12 +104,23 @@ def _add_increases(section: Section, errors: dict[str, Found]) -> None:
     ]
     rows += [[f"the paper, {label}", *(f"{value:.1f}" for value in values), 36] for label, values in PAPER.items()]
     section.table(HEADER, rows)
+    regularized = [data for data, labels in found.items() if all(_mean_last(each) < 0 for each in labels.values())]
+    if regularized:
+        section.text.append(
+            f"On {' and '.join(regularized)} a network trained for its last exit alone makes more test errors than all "
+            "networks with every exit, though its training loss is lower: the images, not the network's capacity, are "
+            "the limit, and the early exits' losses regularize."
+        )
     panels = {
         data: {label: list(zip(*each, strict=True)) for label, each in labels.items()} for data, labels in found.items()
     }
     if panels:
         draw = partial(plot_bars, panels, PLACES, x_name="fraction of the cost", y_name="more errors than OPT (%)")
         section.figures["increase"] = ("Relative increase of the test error over OPT, by weight scheme", draw)
+
+
+def _mean_last(rows: list[list[float]]) -> float:
+    return statistics.mean(row[-1] for row in rows)
 
 
 def _verdicts(paired: dict[str, list[Interval]]) -> list[str]:

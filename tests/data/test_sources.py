@@ -200,7 +200,9 @@ def make_wrong(name, folder):
 
 
 @pytest.mark.parametrize("name", ["/nowhere", "./x", "../x", "x/y/z", "~/no/such/folder", "/nowhere/"])
-def test_a_folder_that_is_not_there_is_said_to_be_missing(name):
+def test_a_folder_that_is_not_there_is_said_to_be_missing(name, tmp_path, monkeypatch):
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
     with pytest.raises(anytime.AnytimeError, match=f"no such folder: {os.path.abspath(os.path.expanduser(name))}"):
         anytime.load_data(name)
 

@@ -119,10 +119,13 @@ def plot_lines(
         x_name: the horizontal axis, with its unit.
         y_name: the vertical axis, with its unit.
         bottom: where the vertical axis begins.
-        linear_to: beyond this value, up and down, the vertical axis is logarithmic.
+        linear_to: beyond this value, up and down, the vertical axis is logarithmic; a line marks 0.
     """
     plt = pyplot()
     figure, axis = plt.subplots(figsize=(7, 4.4), layout="constrained")
+    if linear_to is not None:
+        axis.set_yscale("symlog", linthresh=linear_to, linscale=1.5)
+        axis.axhline(0, color="#555555", linewidth=1)
     gap = 0.012 * (max(x) - min(x))  # so that the bars of different lines stand beside each other
     for i, ((name, seeds), color) in enumerate(zip(lines.items(), colors_of(lines), strict=True)):
         means, deviations = _mean_and_deviation(list(zip(*seeds, strict=True)))
@@ -133,7 +136,6 @@ def plot_lines(
     if len(x) <= 16:
         axis.set_xticks(x)
     if linear_to is not None:
-        axis.set_yscale("symlog", linthresh=linear_to, linscale=1.5)
         low, high = axis.get_ylim()
         ticks = [sign * digit * 10.0**power for sign in (1, -1) for power in range(7) for digit in (1, 2, 5)]
         axis.set_yticks([0, *(tick for tick in ticks if low <= tick <= high and abs(tick) >= linear_to / 2)])
