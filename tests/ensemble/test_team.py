@@ -12,11 +12,11 @@ import pytest
 import torch
 from test_eann import X, ensemble, small
 from torch import nn
+from waiting import LONG, until
 
 import anytime
 from anytime import EANN, Team
 
-LONG = 300
 """Seconds after which a test has failed: far more than anything takes, on a busy machine too."""
 
 
@@ -60,15 +60,6 @@ def gated(folder, exits=2):
     net = small((7,) * exits, exits, 5)
     net.stages[1] = nn.Sequential(net.stages[1], Gate(folder))
     return net
-
-
-def until(condition):
-    """Wait until a condition holds."""
-    deadline = time.monotonic() + LONG
-    while not (value := condition()):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    return value
 
 
 def reached(run, exit):

@@ -1,5 +1,6 @@
 """Servers in processes of their own, as `anytime serve` starts them."""
 
+import json
 import os
 import signal
 import subprocess
@@ -30,6 +31,10 @@ class Running:
 
     def client(self, **options):
         return httpx.Client(base_url=self.address, timeout=60, **options)
+
+    def requests(self):
+        """What its log says of the requests so far; a line follows its reply."""
+        return [json.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{") and line.endswith("}")]
 
     def signal(self, number):
         self.process.send_signal(number)

@@ -8,11 +8,11 @@ PAGE_SCREENSHOTS=folder keeps pictures of it.
 import base64
 import os
 import shutil
-import time
 from pathlib import Path
 
 import pytest
 from pictures import encoded
+from waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -72,13 +72,6 @@ def browse(tmp_path):
 
 def text(page, id):
     return page.execute_script("const e = document.getElementById(arguments[0]); return e.value || e.textContent", id)
-
-
-def until(condition, seconds=60):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 def set_slider(page, id, value):

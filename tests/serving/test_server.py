@@ -1,6 +1,5 @@
 """The server process: who may use it, what it bears, and how it ends."""
 
-import json
 import os
 import shutil
 import signal
@@ -14,17 +13,11 @@ from pathlib import Path
 import httpx
 import pytest
 from pictures import encoded
+from waiting import until
 
 import anytime
 
 TOKEN = "a-token-of-sixteen-or-more"
-
-
-def until(condition, seconds=60):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def raw(server, content, more=0.0):
@@ -220,8 +213,7 @@ def test_sigterm_under_load(serve, run_folder):
         stop.set()
         for thread in clients:
             thread.join()
-    lines = [json.loads(line) for line in running.log.read_text().splitlines() if line.startswith("{")]
-    asked = [line for line in lines if line["path"] == "/predict"]
+    asked = [line for line in running.requests() if line["path"] == "/predict"]
     assert {line["status"] for line in asked} <= {200, 503}
     assert outcomes.count(200) == sum(line["status"] == 200 for line in asked), "an answer was lost"
     assert set(outcomes) <= {200, 503, "closed"}
