@@ -128,7 +128,7 @@ def gains() -> str:
     for fraction, same in found["fractions"].items():
         early = min(found["budgets"]["common"], key=lambda p: abs(p["budget"] / full - float(fraction)))
         lines.append(
-            f"| {float(fraction):.0%} | {percent(same['error'])} % (exit {same['exit']}, {same['fraction_used']:.0%}) "
+            f"| {float(fraction):.0%} | {percent(same['error'])} % (exit {same['exit'] + 1}, {same['fraction_used']:.0%}) "
             f"| {percent(early['error'])} % ({early['cost'] / full:.0%} on average) |"
         )
     return "\n" + "\n".join(lines) + "\n"

@@ -10,6 +10,8 @@ PLACES = [f"{fraction:g}" for fraction in FRACTIONS]
 HEADER = ["", *(f"{place} of the cost" for place in PLACES), "n"]
 OPT = "OPT"
 """The label of networks that were trained for one exit alone."""
+ENSEMBLE = "+ensemble"
+"""The end of a scheme's name that stands for its trained exits answering together."""
 
 Errors = dict[tuple[str, int], list[float]]
 """By network and seed, the test errors at the fractions."""
@@ -24,9 +26,10 @@ def find(
     found: Found = {}
     for model in models:
         for scheme, label in schemes.items():
-            for seed, record in records.seeds(preset, model, data, scheme).items():
-                if seed < seeds:
-                    found.setdefault(label, {})[model, seed] = errors_at(record, FRACTIONS)
+            of = "ensemble" if scheme.endswith(ENSEMBLE) else "test"
+            for seed, record in records.seeds(preset, model, data, scheme.removesuffix(ENSEMBLE)).items():
+                if seed < seeds and of in record:
+                    found.setdefault(label, {})[model, seed] = errors_at(record, FRACTIONS, of)
     for model in models:
         exits = [opt_exits(model, (fraction,))[0] for fraction in FRACTIONS]
         opts = [records.seeds(preset, model, data, f"opt-{exit + 1}") for exit in exits]

@@ -3,7 +3,7 @@
 from functools import partial
 
 from anytime.evaluation import FRACTIONS
-from experiments.comparison import PLACES, add_differences, add_errors, add_increases, differences, find
+from experiments.comparison import ENSEMBLE, PLACES, add_differences, add_errors, add_increases, differences, find
 from experiments.figures import plot_differences
 from experiments.presets import MODELS, make
 from experiments.records import Records, Section, opt_exits
@@ -23,6 +23,7 @@ EXTRAS = {
     "adaloss+boosting": "AdaLoss, boosted exits",
     "annealed": "annealed AdaLoss",
     "annealed+boosting": "annealed AdaLoss, boosted exits",
+    f"annealed+boosting{ENSEMBLE}": "annealed AdaLoss, boosted exits, ensemble",
     "first-order": "first-order AdaLoss",
     "famo": "FAMO",
     "adaloss+equilibrium+distill": "AdaLoss, equilibrium and distillation",
@@ -32,7 +33,7 @@ EXTRAS = {
 }
 ONCE = {scheme: label for scheme, label in EXTRAS.items() if "const" not in scheme and "+equilibrium+" not in scheme}
 """One training of each extra: with CIFAR-10's 60 epochs there is no time for all."""
-FINALISTS = {scheme: EXTRAS[scheme] for scheme in ("adaloss+boosting", "annealed+boosting")}
+FINALISTS = {scheme: label for scheme, label in EXTRAS.items() if "+boosting" in scheme and "const" not in scheme}
 """The best with three seeds: ten seeds tell small differences."""
 SHOWN = (BASES["const"], *FINALISTS.values())
 """What the figure has."""
@@ -59,7 +60,8 @@ def runs(preset: str) -> list[Run]:
     for model, data, seeds, extras in SETTINGS[preset]:
         opts = [f"opt-{exit + 1}" for exit in opt_exits(model, FRACTIONS)]
         for seed in range(seeds):
-            each = [make(preset, model, data, scheme, seed) for scheme in (*BASES, *extras, *opts)]
+            trained = [scheme for scheme in (*BASES, *extras, *opts) if not scheme.endswith(ENSEMBLE)]
+            each = [make(preset, model, data, scheme, seed) for scheme in trained]
             made |= {run.name: run for run in each}
     return list(made.values())
 

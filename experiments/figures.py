@@ -35,7 +35,7 @@ def plot_differences(
             means = [100 * each.mean for each in intervals]
             bars = [100 * (each.high - each.mean) for each in intervals] if intervals[0].n > 1 else None
             style = {"fmt": "o", "markersize": 5, "capsize": 3, "linewidth": 1.6, "color": color}
-            shown[scheme] = axis.errorbar(where, means, bars, **style)
+            shown.setdefault(scheme, axis.errorbar(where, means, bars, **style))
         axis.set_xticks(range(len(places)), places)
         axis.set_xlabel(x_name)
         # Linear within a point, logarithmic beyond: early exits differ by tens of points, late ones by tenths.

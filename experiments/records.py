@@ -111,10 +111,10 @@ def opt_exits(model: str, fractions: tuple[float, ...]) -> list[int]:
     return list(dict.fromkeys(cost.exit_at(fraction) for fraction in fractions))
 
 
-def errors_at(record: Record, fractions: Sequence[float]) -> list[float]:
-    """Test errors of the last exits within fractions of the network's cost."""
+def errors_at(record: Record, fractions: Sequence[float], of: str = "test") -> list[float]:
+    """Test errors of the last exits within fractions of the network's cost; ``of="ensemble"``: of all exits so far."""
     cost = Costs(record["macs"], record["macs"])
-    return [record["test"]["errors"][cost.exit_at(fraction)] for fraction in fractions]
+    return [record[of]["errors"][cost.exit_at(fraction)] for fraction in fractions]
 
 
 def loss_left(record: Record) -> float:

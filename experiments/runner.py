@@ -103,9 +103,17 @@ class Run:
     def record(
         self, net: anytime.AnytimeNetwork, data: anytime.Data, folder: Path, only: list[int] | None
     ) -> dict[str, Any]:
-        """What the run was and what it reached; errors are shares, losses mean cross-entropies, one an exit."""
+        """What the run was and what it reached; errors are shares, losses mean cross-entropies, one an exit.
+
+        ``ensemble`` is the test set again, all exits so far answering together, their weights fitted on the validation
+        images.
+        """
         test = anytime.evaluate(net, data, only=only)
         validation = anytime.evaluate(net, data, data.validation, only=only)
+        measured = {"validation": _measured(validation), "test": _measured(test)}
+        if only is None and data.validation:
+            together = anytime.combine(net, "ensemble", data.batches(data.validation))
+            measured["ensemble"] = _measured(anytime.evaluate(together, data))
         log = [json.loads(line) for line in (folder / "log.jsonl").read_text(encoding="utf-8").splitlines()]
         about = read_json(folder / "run.json")
         return {
@@ -123,8 +131,7 @@ class Run:
             "params": test.costs.params[-1],
             "weights": log[-1]["weights"],
             "train": log[-1]["train"],
-            "validation": _measured(validation),
-            "test": _measured(test),
+            **measured,
         }
 
 

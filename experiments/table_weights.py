@@ -1,7 +1,9 @@
 """Table (a): relative increase in test error over OPT at 1/4, 1/2, 3/4 and all of the cost, by weight scheme."""
 
 import statistics
+from collections.abc import Sequence
 from functools import partial
+from typing import NamedTuple
 
 from anytime.evaluation import FRACTIONS
 from anytime.plotting import plot_bars
@@ -29,30 +31,46 @@ PAPER = {
     "AdaLoss": (32.99, 9.97, 3.96, 2.73),
 }
 PAPER_MODELS = [f"resann-{n}-{c}" for c in (16, 32) for n in (7, 9, 13, 17, 25)] + ["resann-9-64", "resann-9-128"]
-SEEDS = {
-    "minutes": {"svhn": 1},
-    "laptop": {"svhn": 10, "cifar10": 5, "cifar100": 3},
-    "paper": dict.fromkeys(DATA_SETS, 1),
+
+
+class Setting(NamedTuple):
+    """Networks that are trained on a data set, each with all schemes, OPT or the controls as well."""
+
+    data: str
+    models: Sequence[str]
+    seeds: int
+    opt: bool = True
+    control_seeds: int = 0
+
+
+NARROW = "cifar10 (narrow)"
+SETTINGS: dict[str, dict[str, Setting]] = {
+    "minutes": {"svhn": Setting("svhn", [MODELS["svhn"]], 1)},
+    "laptop": {
+        "svhn": Setting("svhn", [MODELS["svhn"]], 10, control_seeds=5),
+        "cifar10": Setting("cifar10", [MODELS["cifar10"]], 5),
+        NARROW: Setting("cifar10", [MODELS["svhn"]], 5, opt=False),
+        "cifar100": Setting("cifar100", [MODELS["cifar100"]], 3),
+    },
+    "paper": {data: Setting(data, PAPER_MODELS, 1) for data in DATA_SETS},
 }
+"""By label."""
+POOLED = {"cifar10 (both)": ("cifar10", NARROW)}
+"""Settings whose networks are also compared together, as the paper does: the differences of all networks and seeds."""
 GATE = 0.2
 """A setting is like the paper's if, with CONST, the last exit's training loss is at most this part of the first's."""
 
 
-def models(preset: str, data: str) -> list[str]:
-    """The networks that are trained on a data set."""
-    return PAPER_MODELS if preset == "paper" else [MODELS[data]]
-
-
 def runs(preset: str) -> list[Run]:
-    """For each data set and seed all schemes and OPT at the exits within the fractions; then the controls, on SVHN."""
+    """In each setting, seed by seed, all schemes and OPT at the exits within the fractions; then the controls."""
     made = []
-    for data, seeds in SEEDS[preset].items():
-        for seed in range(seeds):
-            for model in models(preset, data):
-                opts = [f"opt-{exit + 1}" for exit in reversed(opt_exits(model, FRACTIONS))]
-                made += [make(preset, model, data, scheme, seed) for scheme in (*SCHEMES, *opts)]
-        if preset == "laptop" and data == "svhn":
-            made += [make(preset, MODELS[data], data, scheme, seed) for seed in range(5) for scheme in CONTROLS]
+    for setting in SETTINGS[preset].values():
+        for seed in range(setting.seeds):
+            for model in setting.models:
+                opts = [f"opt-{exit + 1}" for exit in reversed(opt_exits(model, FRACTIONS))] if setting.opt else []
+                made += [make(preset, model, setting.data, scheme, seed) for scheme in (*SCHEMES, *opts)]
+        for seed in range(setting.control_seeds):
+            made += [make(preset, setting.models[0], setting.data, scheme, seed) for scheme in CONTROLS]
     return made
 
 
@@ -60,31 +78,53 @@ def show(preset: str, records: Records) -> Section:
     """Test errors, increases over OPT beside the paper's, paired differences, and what they say."""
     section = Section(TITLE, CLAIM, records.of(runs(preset)), len(runs(preset)))
     errors = {
-        data: find(preset, records, models(preset, data), data, SCHEMES | CONTROLS, seeds)
-        for data, seeds in SEEDS[preset].items()
+        label: find(preset, records, setting.models, setting.data, SCHEMES | CONTROLS, setting.seeds)
+        for label, setting in SETTINGS[preset].items()
     }
-    errors = {data: found for data, found in errors.items() if "AdaLoss" in found and len(found) > 1}
+    errors = {label: found for label, found in errors.items() if "AdaLoss" in found and len(found) > 1}
     if not errors:
         _add_increases(section, {})
         return section
-    paired = {data: differences(found, "AdaLoss") for data, found in errors.items()}
-    section.verdicts = [f"**{data}.** {said}" for data, found in paired.items() for said in _verdicts(found)]
+    paired = {label: differences(found, "AdaLoss") for label, found in _with_pooled(errors).items()}
+    section.verdicts = [f"**{label}.** {said}" for label, found in paired.items() for said in _verdicts(found)]
     section.text.append(
         "Test error in % at fractions of the cost, mean ± standard deviation over seeds (and models, if several)."
     )
     section.table(
         HEADER,
         [
-            [f"{data}, {label}", *cells(found.values()), len(found)]
-            for data, labels in errors.items()
-            for label, found in labels.items()
+            [f"{label}, {scheme}", *cells(found.values()), len(found)]
+            for label, schemes in errors.items()
+            for scheme, found in schemes.items()
         ],
     )
+    if NARROW in errors:
+        section.text.append(
+            f"{NARROW} is {MODELS['svhn']}, a network of a quarter of {MODELS['cifar10']}'s cost whose capacity is the "
+            "limit; it was added when five seeds of the larger one had not decided. "
+            f"{' and '.join(POOLED)}: all differences of the two networks together."
+        )
     _add_increases(section, errors)
     _add_differences(section, paired)
     _add_controls(section, errors)
     _add_losses(section, preset, records)
     return section
+
+
+def _with_pooled(errors: dict[str, Found]) -> dict[str, Found]:
+    """The settings, and after the last of those that are compared together all of them as one."""
+    result: dict[str, Found] = {}
+    for label, found in errors.items():
+        result[label] = found
+        for pooled, parts in POOLED.items():
+            if label == parts[-1] and all(part in errors for part in parts):
+                shared = set.intersection(*(set(errors[part]) for part in parts))
+                result[pooled] = {
+                    scheme: {key: row for part in parts for key, row in errors[part][scheme].items()}
+                    for scheme in SCHEMES.values()
+                    if scheme in shared
+                }
+    return result
 
 
 def _add_increases(section: Section, errors: dict[str, Found]) -> None:
@@ -176,8 +216,8 @@ def _add_controls(section: Section, errors: dict[str, Found]) -> None:
 def _add_losses(section: Section, preset: str, records: Records) -> None:
     """How far apart the losses are, which determines AdaLoss's weights."""
     rows = []
-    for data in SEEDS[preset]:
-        model = models(preset, data)[0]
+    for setting in SETTINGS[preset].values():
+        data, model = setting.data, setting.models[0]
         const, adaloss = (list(records.seeds(preset, model, data, s).values()) for s in ("const", "adaloss"))
         if const and adaloss:
             first, last = (statistics.mean(r["train"]["losses"][exit] for r in const) for exit in (0, -1))

@@ -83,7 +83,7 @@ class Curve:
         return increase
 
     def record(self) -> dict[str, Any]:
-        """All of it as JSON holds it, with the exits chosen at the paper's fractions of the cost."""
+        """All of it as JSON holds it, with the exits chosen at the paper's fractions of the cost, from 0."""
         return {
             "images": self.images,
             "errors": self.errors,
@@ -92,7 +92,7 @@ class Curve:
             "params": self.costs.params,
             "fractions": {
                 str(fraction): {
-                    "exit": self.at(fraction)[0] + 1,
+                    "exit": self.at(fraction)[0],
                     "fraction_used": self.costs.fractions[self.at(fraction)[0]],
                     "error": self.at(fraction)[1],
                 }

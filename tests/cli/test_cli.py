@@ -49,13 +49,13 @@ def test_increase_over_opt(run, tmp_path):
     run(f"{TRAIN} --output opt --scheme opt-2")
     alone = json.loads((tmp_path / "opt/evaluation.json").read_text())["errors"]
     assert alone[0] is None
-    (tmp_path / "table.json").write_text('{"3": 0.5}')
+    (tmp_path / "table.json").write_text('{"2": 0.5}')
     code, out, err = run("evaluate a --opt opt --opt table.json --json")
     assert code == 0, err
     record = json.loads(out)
     assert record["increase_over_opt"] == {
-        "2": pytest.approx(record["errors"][1] / alone[1] - 1),
-        "3": pytest.approx(record["errors"][2] / 0.5 - 1),
+        "1": pytest.approx(record["errors"][1] / alone[1] - 1),
+        "2": pytest.approx(record["errors"][2] / 0.5 - 1),
     }
 
 

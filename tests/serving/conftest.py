@@ -34,7 +34,11 @@ class Running:
 
     def requests(self):
         """What its log says of the requests so far; a line follows its reply."""
-        return [json.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{") and line.endswith("}")]
+        return [
+            json.loads(line)
+            for line in self.log.read_text().splitlines()
+            if line.startswith("{") and line.endswith("}")
+        ]
 
     def signal(self, number):
         self.process.send_signal(number)

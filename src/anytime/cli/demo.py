@@ -37,8 +37,8 @@ class DeadlineResult:
     share: float
     """The deadline as a part of the time that the whole network takes."""
     milliseconds: float
-    exit: float
-    """Median exit, counted from 1."""
+    exit: float | None
+    """Median exit, from 0; None: there was no time for any."""
     in_time: float
     error: float
 
@@ -102,7 +102,7 @@ def _kept(net: AnytimeNetwork, x: Tensor, labels: Tensor, share: float, full: fl
             errors.append(1.0)
             continue
         in_time += time.perf_counter() - start <= deadline
-        exits.append(prediction.exit + 1)
+        exits.append(prediction.exit)
         errors.append((prediction.logits.argmax(-1) != labels).double().mean().item())
-    median, kept = statistics.median(exits or [0]), in_time / PREDICTIONS
+    median, kept = statistics.median(exits) if exits else None, in_time / PREDICTIONS
     return DeadlineResult(share, 1000 * deadline, median, kept, statistics.mean(errors))

@@ -29,7 +29,7 @@ def evaluate_command(
     run: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
     opt: Annotated[
         list[Path] | None,
-        Option(help="Errors of exits trained alone: an opt-I run's folder, or JSON {exit: error}. Repeatable."),
+        Option(help="Errors of exits trained alone: an opt-I run's folder, or JSON {exit from 0: error}. Repeatable."),
     ] = None,
     budgets: Annotated[bool, Option("--budgets", help="Also evaluate with easy samples leaving early.")] = False,
     score: Annotated[str, Option(help=f"How --budgets measures confidence: {', '.join(SCORES)}.")] = "confidence",
@@ -60,7 +60,7 @@ def evaluate_command(
     if as_json:
         record = curve.record()
         if table:
-            record["increase_over_opt"] = {str(exit + 1): more for exit, more in increase.items()}
+            record["increase_over_opt"] = {str(exit): more for exit, more in increase.items()}
         if budgets:
             points = _sweep(net, images, curve, score)
             record["budgets"] = {rule: [asdict(point) for point in found] for rule, found in points.items()}
@@ -211,7 +211,9 @@ def _opt_table(sources: list[Path]) -> dict[int, float]:
             table |= {exit: error for exit, error in enumerate(errors) if error is not None}
         else:
             try:
-                table |= {int(exit) - 1: float(error) for exit, error in read_json(source).items()}
+                table |= {int(exit): float(error) for exit, error in read_json(source).items()}
             except (TypeError, ValueError):
-                raise AnytimeError(f'{source} is not an OPT table; it looks like {{"5": 0.31, "9": 0.28}}') from None
+                raise AnytimeError(
+                    f'{source} is not an OPT table; it looks like {{"4": 0.31, "8": 0.28}}, exits from 0'
+                ) from None
     return table

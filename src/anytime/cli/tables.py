@@ -125,7 +125,7 @@ def deadlines_table(kept: list[Any], title: str) -> Any:
     table = _table(title, "deadline", "of the whole network's time", "in time", "median exit", "test error")
     for each in kept:
         row = [f"{each.milliseconds:.1f} ms", f"{each.share:.0%}", f"{each.in_time:.0%}"]
-        table.add_row(*row, f"{each.exit:g}", f"{each.error:.1%}")
+        table.add_row(*row, "–" if each.exit is None else f"{each.exit + 1:g}", f"{each.error:.1%}")
     return table
 
 
