@@ -5,7 +5,7 @@ from functools import partial
 from anytime.evaluation import FRACTIONS
 from experiments.comparison import ENSEMBLE, PLACES, add_differences, add_errors, add_increases, differences, find
 from experiments.figures import plot_differences
-from experiments.presets import MODELS, make
+from experiments.presets import NARROW, make
 from experiments.records import Records, Section, opt_exits
 from experiments.runner import Run
 
@@ -40,10 +40,10 @@ SHOWN = (BASES["const"], *FINALISTS.values())
 SETTINGS: dict[str, list[tuple[str, str, int, dict[str, str]]]] = {
     "minutes": [],  # the first look is at the paper's own table
     "laptop": [
-        (MODELS["svhn"], "svhn", 3, EXTRAS),
-        (MODELS["svhn"], "svhn", 10, FINALISTS),
+        (NARROW, "svhn", 3, EXTRAS),
+        (NARROW, "svhn", 10, FINALISTS),
         ("msdnet-cifar-4-2-1-patch2", "svhn", 1, EXTRAS),
-        (MODELS["cifar10"], "cifar10", 3, ONCE),
+        (NARROW, "cifar10", 3, ONCE),
     ],
     "paper": [
         ("resann-9-16", "svhn", 1, EXTRAS),
