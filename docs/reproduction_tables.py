@@ -40,7 +40,9 @@ EXTRAS = {
 
 def against(data: str, rival: str) -> str:
     """How AdaLoss's error at the last exit compares with another scheme's."""
-    pattern = rf"\*\*{re.escape(data)}\.\*\* At 1 of the cost the test error of AdaLoss is (.*) that of {rival} (\(.*\)):"
+    pattern = (
+        rf"\*\*{re.escape(data)}\.\*\* At 1 of the cost the test error of AdaLoss is (.*) that of {rival} (\(.*\)):"
+    )
     found = re.search(pattern, REPORT.read_text(encoding="utf-8"))
     assert found, f"{data}, {rival}: not in the report"
     return f"{found[1]} {rival}'s {found[2]}".replace("-", "−")
