@@ -100,7 +100,7 @@ def show(preset: str, records: Records) -> Section:
     )
     if NARROW_CIFAR in errors:
         section.text.append(
-            f"{NARROW_CIFAR} is {NARROW}, of a quarter of {MODELS['cifar10']}'s cost: its capacity is the limit. It "
+            f"{NARROW_CIFAR} is {NARROW}, of a quarter of {MODELS['cifar10']}'s cost: capacity limits it more. It "
             "was added when five seeds of the larger one had not decided; its seed 0 was a pilot, after which four "
             "more were fixed. OPT, which costs most, is trained for it alone. "
             f"{' and '.join(POOLED)}: the differences of both networks together."
