@@ -105,12 +105,14 @@ class Run:
     ) -> dict[str, Any]:
         """What the run was and what it reached; errors are shares, losses mean cross-entropies, one an exit.
 
-        ``ensemble`` is the test set again, all exits so far answering together, their weights fitted on the validation
-        images.
+        ``ensemble`` and ``stacking`` are the test set again, all exits so far answering together: fitted on the
+        validation images, and on the training images.
         """
         test = anytime.evaluate(net, data, only=only)
         validation = anytime.evaluate(net, data, data.validation, only=only)
         measured = {"validation": _measured(validation), "test": _measured(test)}
+        stacked = anytime.combine(net, "stacking", data.batches(data.train))
+        measured["stacking"] = _measured(anytime.evaluate(stacked, data, only=only))
         if only is None and data.validation:
             together = anytime.combine(net, "ensemble", data.batches(data.validation))
             measured["ensemble"] = _measured(anytime.evaluate(together, data))

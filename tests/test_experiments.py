@@ -67,6 +67,8 @@ def test_a_run_leaves_a_record_and_is_not_trained_again(tmp_path):
     assert record["validation"]["errors"] == anytime.evaluate(net, data, data.validation).errors
     together = anytime.combine(net, "ensemble", data.batches(data.validation))
     assert record["ensemble"]["errors"] == anytime.evaluate(together, data).errors
+    stacked = anytime.combine(net, "stacking", data.batches(data.train))
+    assert record["stacking"]["errors"] == anytime.evaluate(stacked, data).errors
 
 
 SLOW = pytest.mark.slow
@@ -87,7 +89,7 @@ def test_a_killed_run_goes_on_as_if_nothing_had_been(tmp_path, scheme):
     for folder in (tmp_path / "k", tmp_path / "whole"):
         processes.run(runner(run, folder), env=one_thread, check=True)
     again, whole = (Records.read(tmp_path / folder / "records")[run.name] for folder in ("k", "whole"))
-    for measured in ("train", "validation", "test", "ensemble", "weights"):
+    for measured in ("train", "validation", "test", "ensemble", "stacking", "weights"):
         assert again[measured] == whole[measured]
 
 
@@ -147,7 +149,7 @@ def made_up(run, error=lambda _: 0.5):
         "macs": cost.macs,
         "head_macs": cost.heads,
         "weights": [1.0] * len(errors),
-        **dict.fromkeys(("train", "validation", "test", "ensemble"), measured),
+        **dict.fromkeys(("train", "validation", "test", "ensemble", "stacking"), measured),
     }
 
 

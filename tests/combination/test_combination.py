@@ -11,8 +11,9 @@ from torch.nn.functional import cross_entropy
 
 import anytime
 from anytime.combination.ensemble import Ensemble
-from anytime.combination.network import RULES
+from anytime.combination.network import RULES, CombinedNetwork
 from anytime.combination.product import Product, share_getting_worse
+from anytime.combination.stacking import PRIOR, Stacking
 from anytime.evaluation import collect
 
 
@@ -23,6 +24,15 @@ def resann():
         if isinstance(module, nn.BatchNorm2d):
             nn.init.normal_(module.running_mean)
     return net
+
+
+def combined(net, rule):
+    """Fitted, if the rule must be."""
+    if rule != "stacking":
+        return anytime.combine(net, rule)
+    stacking = Stacking(net.exits)
+    stacking.fit(outputs(0, net.exits, classes=10))
+    return CombinedNetwork(net, stacking)
 
 
 def answers_of(rule, own):
@@ -36,7 +46,7 @@ def answers_of(rule, own):
 
 @pytest.mark.parametrize("rule", RULES)
 def test_laws_of_every_network(rule, tmp_path):
-    net, x = anytime.combine(resann(), rule), torch.randn(6, 3, 32, 32)
+    net, x = combined(resann(), rule), torch.randn(6, 3, 32, 32)
     laws.prefix_law(net, x)
     laws.narrowing_law(net, x)
     laws.joining_law(net, x)
@@ -53,7 +63,7 @@ def test_laws_of_every_network(rule, tmp_path):
     policy = anytime.calibrate(net, [(x, torch.arange(6))], budget=0.7, unit="fraction")
     answers = policy.predict(net, x)
     assert torch.equal(answers.exits, policy.choose_exits(torch.stack(whole)))
-    eann = anytime.EANN([anytime.combine(anytime.create_model("resann-1-8"), rule), net]).eval()
+    eann = anytime.EANN([combined(anytime.create_model("resann-1-8"), rule), net]).eval()
     again = anytime.load(anytime.save(eann, tmp_path))
     assert all(torch.equal(a, b) for a, b in zip(eann(x), again(x), strict=True))
 
@@ -110,10 +120,33 @@ def test_fitted_weights_are_the_best(seed):
             assert best <= cross_entropy((other[:, None, None] * logp).sum(0), known.labels) + 1e-3
 
 
-def test_weights_that_are_fitted_are_saved(tmp_path):
+@settings(max_examples=20)
+@given(st.integers(0, 1000))
+def test_fitted_corrections_are_the_best(seed):
+    known = outputs(seed)
+    rule, memory = Stacking(5), ()
+    rule.fit(known)
+    draw = torch.Generator().manual_seed(seed)
+    for exit, logits in enumerate(known.logits):
+        memory = rule(exit, logits, memory)
+        scale = memory[1].std(0, correction=0)
+
+        def value(weights, bias, logits=logits, so_far=memory[1], scale=scale):
+            prior = (weights * scale[:, None]).square().sum() / (2 * PRIOR**2 * len(known.labels))
+            return cross_entropy(logits + so_far @ weights + bias, known.labels) + prior
+
+        weights, bias = rule.weights[exit, : len(scale)], rule.biases[exit]
+        best = value(weights, bias)
+        assert best <= cross_entropy(logits, known.labels) + 1e-6
+        for _ in range(5):
+            other = weights + 0.1 * torch.randn(weights.shape, generator=draw)
+            assert best < value(other, bias + 0.1 * torch.randn(bias.shape, generator=draw))
+
+
+@pytest.mark.parametrize("rule", ["ensemble", "stacking"])
+def test_weights_that_are_fitted_are_saved(rule, tmp_path):
     net, x = resann(), torch.randn(40, 3, 32, 32)
-    together = anytime.combine(net, "ensemble", [(x, torch.randint(10, (40,)))]).eval()
-    assert not torch.equal(together.rule.weights, Ensemble(6).weights)
+    together = anytime.combine(net, rule, [(x, torch.randint(10, (40,)))]).eval()
     again = anytime.load(anytime.save(together, tmp_path))
     assert torch.equal(again.rule.weights, together.rule.weights)
 
@@ -143,9 +176,10 @@ def test_what_makes_no_sense_is_refused():
     batches = [(torch.randn(4, 3, 32, 32), torch.zeros(4).long())]
     for call, message in [
         (lambda: anytime.combine(nn.Linear(2, 2)), "not a Linear"),
-        (lambda: anytime.combine(net, "hope"), "ensemble, product, caching, boosting"),
+        (lambda: anytime.combine(net, "hope"), "ensemble, stacking, product, caching, boosting"),
         (lambda: anytime.combine(net, "caching", share=1), "combine\\(net, 'caching'\\)"),
         (lambda: anytime.combine(net, "product", batches), "nothing to fit"),
+        (lambda: anytime.combine(net, "stacking"), "must be fitted: add batches"),
         (lambda: anytime.combine(net, "product", power=-1), "power=-1 must be"),
     ]:
         with pytest.raises(anytime.AnytimeError, match=message):
@@ -165,7 +199,8 @@ def test_collected_outputs_are_those_of_the_combination():
 @pytest.mark.parametrize("rule", RULES)
 def test_a_combined_network_is_exported(rule, tmp_path):
     pytest.importorskip("onnxruntime")
-    net, x = anytime.combine(anytime.create_model("resann-1-4", in_channels=1), rule).eval(), torch.randn(3, 1, 8, 8)
+    net, x = anytime.create_model("resann-1-4", in_channels=1), torch.randn(3, 1, 8, 8)
+    net = combined(net, rule).eval()
     exported = anytime.load_exported(anytime.export.onnx(net, x, tmp_path))
     for step, expected in zip(exported.steps(x.numpy()), net(x), strict=True):
         torch.testing.assert_close(torch.as_tensor(step.logits), expected.detach(), atol=1e-5, rtol=1e-4)

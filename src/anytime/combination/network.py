@@ -11,22 +11,24 @@ from anytime.combination.caching import Caching
 from anytime.combination.ensemble import Ensemble
 from anytime.combination.product import Product
 from anytime.combination.rule import Memory, Rule
+from anytime.combination.stacking import Stacking
 from anytime.errors import AnytimeError
 from anytime.evaluation import collect
 from anytime.network import AnytimeNetwork, ReachedExit, Step
 from anytime.preprocessing import Preprocessing
 
-RULES: dict[str, type[Rule]] = {rule.name: rule for rule in (Ensemble, Product, Caching, Boosting)}
+RULES: dict[str, type[Rule]] = {rule.name: rule for rule in (Ensemble, Stacking, Product, Caching, Boosting)}
 NAME = "combined"
 """The name of such a network in ``config.json``."""
 
 
 def combine(
-    net: AnytimeNetwork, rule: str = "ensemble", validation: Iterable[tuple[Any, Tensor]] | None = None, **options: Any
+    net: AnytimeNetwork, rule: str = "ensemble", batches: Iterable[tuple[Any, Tensor]] | None = None, **options: Any
 ) -> "CombinedNetwork":
     """A network whose exits answer with what all exits so far say together.
 
     - ``ensemble``: a weighted mean of their log-probabilities, usually better than each of them.
+    - ``stacking``: a linear function of their logits, fitted on the training images.
     - ``product``: what no exit has ruled out; the probability of the truth rarely falls from exit to exit.
     - ``caching``: for each sample the surest answer so far.
     - ``boosting``: each exit corrects those before it; combine before training.
@@ -37,7 +39,8 @@ def combine(
     Args:
         net: the network; it is shared, not copied.
         rule: one of the above.
-        validation: held-out batches of inputs and labels, to fit the weights of ``ensemble`` with.
+        batches: of inputs and labels, to fit ``ensemble`` (held-out ones) or ``stacking`` (the training images, or
+            held-out ones where the network has learned those by heart) with.
         options: of the rule, e.g. ``share=0.5`` of ``boosting``.
 
     Examples:
@@ -56,10 +59,12 @@ def combine(
         made = RULES[rule](net.exits, **options)  # type: ignore[call-arg]
     except TypeError as error:
         raise AnytimeError(f"combine(net, {rule!r}): {error}") from None
-    if validation is not None:
-        if not isinstance(made, Ensemble):
-            raise AnytimeError(f"rule={rule!r} has nothing to fit: leave validation out")
-        made.fit(collect(net, validation))
+    if batches is not None:
+        if not isinstance(made, Ensemble | Stacking):
+            raise AnytimeError(f"rule={rule!r} has nothing to fit: leave batches out")
+        made.fit(collect(net, batches))
+    elif isinstance(made, Stacking) and not made.classes:
+        raise AnytimeError("combine(net, 'stacking') must be fitted: add batches, e.g. data.batches(data.train)")
     return CombinedNetwork(net, made)
 
 
