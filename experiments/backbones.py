@@ -46,7 +46,7 @@ def show(preset: str, records: Records) -> Section:
     curves: dict[str, Any] = {}
     for model in MODELS.get(preset, ()):
         found = {
-            label: records.seeds(preset, model, DATA[preset], scheme)
+            label: records.seeds(preset, model, DATA[preset], scheme, SEEDS[preset])
             for label, scheme in (("CONST", "const"), ("AdaLoss", ADALOSS[preset]))
         }
         for label, seeds in found.items():

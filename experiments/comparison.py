@@ -10,8 +10,9 @@ PLACES = [f"{fraction:g}" for fraction in FRACTIONS]
 HEADER = ["", *(f"{place} of the cost" for place in PLACES), "n"]
 OPT = "OPT"
 """The label of networks that were trained for one exit alone."""
-ENSEMBLE = "+ensemble"
-"""The end of a scheme's name that stands for its trained exits answering together."""
+OPT_STACKED = "OPT, stacked"
+COMBINED = ("ensemble", "stacking")
+"""After a scheme's name and a plus: its trained exits answer together."""
 
 Errors = dict[tuple[str, int], list[float]]
 """By network and seed, the test errors at the fractions."""
@@ -26,18 +27,27 @@ def find(
     found: Found = {}
     for model in models:
         for scheme, label in schemes.items():
-            of = "ensemble" if scheme.endswith(ENSEMBLE) else "test"
-            for seed, record in records.seeds(preset, model, data, scheme.removesuffix(ENSEMBLE)).items():
-                if seed < seeds and of in record:
+            trained, of = split(scheme)
+            for seed, record in records.seeds(preset, model, data, trained, seeds).items():
+                if of in record:
                     found.setdefault(label, {})[model, seed] = errors_at(record, FRACTIONS, of)
-    for model in models:
-        exits = [opt_exits(model, (fraction,))[0] for fraction in FRACTIONS]
-        opts = [records.seeds(preset, model, data, f"opt-{exit + 1}") for exit in exits]
-        for seed in sorted(set.intersection(*map(set, opts))):
-            if seed < seeds:
-                errors = [opt[seed]["test"]["errors"][exit] for opt, exit in zip(opts, exits, strict=True)]
-                found.setdefault(OPT, {})[model, seed] = errors
+    wanted = {OPT: "test"} | ({OPT_STACKED: "stacking"} if any(split(s)[1] == "stacking" for s in schemes) else {})
+    for label, of in wanted.items():
+        for model in models:
+            exits = opt_exits(model, FRACTIONS)
+            opts = [records.seeds(preset, model, data, f"opt-{exit + 1}", seeds) for exit in exits]
+            for seed in range(seeds):
+                each = [opt[seed] for opt in opts if seed in opt and of in opt[seed]]
+                if len(each) == len(opts):
+                    errors = [record[of]["errors"][exit] for record, exit in zip(each, exits, strict=True)]
+                    found.setdefault(label, {})[model, seed] = errors
     return found
+
+
+def split(scheme: str) -> tuple[str, str]:
+    """The scheme that is trained, and what its record calls the errors: annealed+stacking is annealed, stacking."""
+    trained, _, last = scheme.rpartition("+")
+    return (trained, last) if last in COMBINED else (scheme, "test")
 
 
 def increases(found: Found) -> dict[str, list[list[float]]]:
@@ -50,7 +60,7 @@ def increases(found: Found) -> dict[str, list[list[float]]]:
             if key in opts
         ]
         for label, errors in found.items()
-        if label != OPT
+        if label not in (OPT, OPT_STACKED)
     }
     return {label: each for label, each in rows.items() if each}
 
@@ -60,7 +70,7 @@ def differences(found: Found, base: str) -> dict[str, list[Interval]]:
     theirs, result = found.get(base, {}), {}
     for label, ours in found.items():
         keys = sorted(set(ours) & set(theirs))
-        if label not in (base, OPT) and keys:
+        if label not in (base, OPT, OPT_STACKED) and keys:
             result[label] = [Interval.of([ours[k][i] - theirs[k][i] for k in keys]) for i in range(len(FRACTIONS))]
     return result
 

@@ -120,22 +120,32 @@ def _add(section: Section, ensemble: Ensemble, curves: dict[str, dict[int, Curve
 
 
 def _compared(curves: dict[str, dict[int, Curve]], whole: float) -> list[str]:
-    """Mean errors over all budgets from the first at which all answer, the ensemble with AdaLoss against the others."""
+    """Mean errors over all budgets from the first at which all answer, the ensemble with AdaLoss against the others.
+
+    Against its largest member alone also early and late, where they differ most.
+    """
     first = max(curve["macs"][0] for seeds in curves.values() for curve in seeds.values())
     budgets = [first + (whole - first) * i / 200 for i in range(201)]
     means = {
         name: {
-            seed: statistics.mean(error_at(curve["macs"], curve["errors"], budget) or 0.0 for budget in budgets)
+            seed: statistics.mean(_known([error_at(curve["macs"], curve["errors"], budget) for budget in budgets]))
             for seed, curve in seeds.items()
         }
         for name, seeds in curves.items()
     }
     said = []
-    for name, theirs in means.items():
-        both = sorted(theirs.keys() & means["EANN with AdaLoss"].keys())
-        if name not in ("EANN with AdaLoss", OPT) and both:
-            difference = Interval.of([theirs[seed] - means["EANN with AdaLoss"][seed] for seed in both])
-            said.append(f"Averaged over budgets, {compare('EANN with AdaLoss', name, difference)}.")
+    ours = curves["EANN with AdaLoss"]
+    for name, theirs in curves.items():
+        both = sorted(theirs.keys() & ours.keys())
+        if name in ("EANN with AdaLoss", OPT) or not both:
+            continue
+        difference = Interval.of([means[name][seed] - means["EANN with AdaLoss"][seed] for seed in both])
+        said.append(f"Averaged over budgets, {compare('EANN with AdaLoss', name, difference)}.")
+        for share in (0.2, 0.6) if name.endswith("alone with AdaLoss") else ():
+            at = {seed: _known([error_at(c[seed]["macs"], c[seed]["errors"], share * whole) for c in (theirs, ours)])
+                  for seed in both}  # fmt: skip
+            difference = Interval.of([single - together for single, together in at.values()])
+            said.append(f"At {share:.0%} of the cost {compare('EANN with AdaLoss', name, difference)}.")
     return said
 
 

@@ -17,6 +17,8 @@ def plot_differences(
 ) -> Path:
     """Draw mean differences with their 95 % intervals, in points: one panel per data set, one color per scheme.
 
+    The first place is left out: there, early exits differ by tens of points, elsewhere by tenths.
+
     Args:
         panels: By panel and scheme, the difference at each place.
         places: The labels of the places.
@@ -25,25 +27,28 @@ def plot_differences(
         y_name: The vertical axis, with its unit.
     """
     plt = pyplot()
-    size = (2.6 + 2.6 * len(panels), 4.0)
-    figure, axes = plt.subplots(1, len(panels), figsize=size, sharey=True, squeeze=False, layout="constrained")
+    labels = list(dict.fromkeys(scheme for schemes in panels.values() for scheme in schemes))
+    colors = dict(zip(labels, colors_of(labels), strict=True))
+    columns = min(3, len(panels))
+    lines = -(-len(panels) // columns)
+    size = (2.0 + 2.6 * columns, 0.8 + 2.8 * lines)
+    figure, axes = plt.subplots(lines, columns, figsize=size, sharey=True, squeeze=False, layout="constrained")
     shown: dict[str, Any] = {}
-    for axis, (panel, schemes) in zip(axes[0], panels.items(), strict=True):
+    for axis in axes.flat[len(panels) :]:
+        axis.remove()
+    for axis, (panel, schemes) in zip(axes.flat, panels.items(), strict=False):
         axis.axhline(0, color="#555555", linewidth=1)
-        for i, ((scheme, intervals), color) in enumerate(zip(schemes.items(), colors_of(schemes), strict=True)):
-            where = [place + 0.16 * (i - (len(schemes) - 1) / 2) for place in range(len(places))]
+        for i, (scheme, intervals) in enumerate(schemes.items()):
+            color, intervals = colors[scheme], intervals[1:]
+            where = [place + 0.14 * (i - (len(schemes) - 1) / 2) for place in range(len(intervals))]
             means = [100 * each.mean for each in intervals]
             bars = [100 * (each.high - each.mean) for each in intervals] if intervals[0].n > 1 else None
             style = {"fmt": "o", "markersize": 5, "capsize": 3, "linewidth": 1.6, "color": color}
             shown.setdefault(scheme, axis.errorbar(where, means, bars, **style))
-        axis.set_xticks(range(len(places)), places)
+        axis.set_xticks(range(len(places) - 1), places[1:])
         axis.set_xlabel(x_name)
-        # Linear within a point, logarithmic beyond: early exits differ by tens of points, late ones by tenths.
-        axis.set_yscale("symlog", linthresh=1, linscale=1.5)
-        ticks = [-30, -10, -3, -1, -0.5, 0, 0.5, 1, 3, 10, 30]
-        axis.set_yticks(ticks, [f"{tick:g}".replace("-", "−") for tick in ticks])
-        axis.minorticks_off()
         finish(axis, panel, legend=False)
-    axes[0][0].set_ylabel(y_name)
+    for line in axes:
+        line[0].set_ylabel(y_name)
     legend_below(figure, shown)
     return write(plt, figure, path)

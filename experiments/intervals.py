@@ -35,16 +35,25 @@ class Interval:
         half = _T[min(n - 1, len(_T)) - 1] * statistics.stdev(values) / math.sqrt(n)
         return Interval(mean, mean - half, mean + half, n)
 
-    def percent(self, digits: int = 2) -> str:
+    def percent(self) -> str:
         """For a table, in percent: 1.20 [0.40, 2.00]."""
-        if self.n == 1:
-            return f"{100 * self.mean:.{digits}f}"
-        return f"{100 * self.mean:.{digits}f} [{100 * self.low:.{digits}f}, {100 * self.high:.{digits}f}]"
+        mean = number(100 * self.mean)
+        return mean if self.n == 1 else f"{mean} [{number(100 * self.low)}, {number(100 * self.high)}]"
 
     @property
     def sign(self) -> str:
         """What can be said of the mean's sign: ``positive``, ``negative`` or ``open``."""
         return "positive" if self.low > 0 else "negative" if self.high < 0 else "open"
+
+
+def number(value: float, digits: int = 2) -> str:
+    """For people: a true minus sign, and none before a zero.
+
+    Example:
+        >>> number(-1.234), number(-0.001)
+        ('−1.23', '0.00')
+    """
+    return f"{round(value, digits) + 0.0:.{digits}f}".replace("-", "−")
 
 
 def compare(ours: str, theirs: str, difference: Interval, what: str = "test error") -> str:
@@ -60,4 +69,4 @@ def compare(ours: str, theirs: str, difference: Interval, what: str = "test erro
         return f"{said} (one seed: no interval)"
     low, high = sorted(100 * bound * (1 if side == "below" else -1) for bound in (difference.low, difference.high))
     verdict = {"positive": "better", "negative": "worse", "open": "not decided"}
-    return f"{said} (95 % interval {low:.2f} to {high:.2f}, n = {difference.n}): {verdict[difference.sign]}"
+    return f"{said} (95 % interval {number(low)} to {number(high)}, n = {difference.n}): {verdict[difference.sign]}"

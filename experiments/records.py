@@ -13,6 +13,7 @@ import anytime
 from anytime.cost import Costs
 from anytime.errors import AnytimeError
 from anytime.files import read_json
+from experiments.intervals import number
 from experiments.presets import make
 from experiments.runner import Run
 
@@ -48,13 +49,10 @@ class Records(dict[str, Record]):
             )
         return record
 
-    def seeds(self, preset: str, model: str, data: str, scheme: str) -> dict[int, Record]:
-        """The records of one kind of run, by seed."""
-        found = {seed: self.find(make(preset, model, data, scheme, seed)) for seed in range(MOST_SEEDS)}
+    def seeds(self, preset: str, model: str, data: str, scheme: str, seeds: int) -> dict[int, Record]:
+        """The records of one kind of run, by seed, of the first seeds."""
+        found = {seed: self.find(make(preset, model, data, scheme, seed)) for seed in range(seeds)}
         return {seed: record for seed, record in found.items() if record}
-
-
-MOST_SEEDS = 10
 
 
 @dataclass
@@ -104,15 +102,15 @@ def _exits(model: str) -> int:
 
 @cache
 def opt_exits(model: str, fractions: tuple[float, ...]) -> list[int]:
-    """The last exits within these fractions of a model's cost, each once, for 32×32 images."""
+    """The last exit within each of these fractions of a model's cost, for 32×32 images."""
     with torch.device("meta"):
         net = anytime.create_model(model)
     cost = anytime.costs(net, torch.empty(1, 3, 32, 32, device="meta"))
-    return list(dict.fromkeys(cost.exit_at(fraction) for fraction in fractions))
+    return [cost.exit_at(fraction) for fraction in fractions]
 
 
 def errors_at(record: Record, fractions: Sequence[float], of: str = "test") -> list[float]:
-    """Test errors of the last exits within fractions of the network's cost; ``of="ensemble"``: of all exits so far."""
+    """Test errors of the last exits within fractions of the network's cost; ``of``: the record's word for them."""
     cost = Costs(record["macs"], record["macs"])
     return [record[of]["errors"][cost.exit_at(fraction)] for fraction in fractions]
 
@@ -123,17 +121,12 @@ def loss_left(record: Record) -> float:
     return losses[-1] / losses[0]
 
 
-def percent(value: float | None, digits: int = 1) -> str:
-    """A share, for a table."""
-    return "–" if value is None else f"{100 * value:.{digits}f}"
-
-
 def spread(values: Sequence[float], digits: int = 1) -> str:
     """Mean ± standard deviation of shares, in percent; of one value, it alone."""
     if not values:
         return "–"
-    mean = percent(statistics.mean(values), digits)
-    return mean if len(values) == 1 else f"{mean} ± {percent(statistics.stdev(values), digits)}"
+    mean = number(100 * statistics.mean(values), digits)
+    return mean if len(values) == 1 else f"{mean} ± {number(100 * statistics.stdev(values), digits)}"
 
 
 def error_at(macs: Sequence[float], errors: Sequence[float], budget: float) -> float | None:

@@ -15,7 +15,8 @@ INTRO = """The paper's tables and figures, run with this library. All numbers, f
 from the records of training runs in `experiments/records` by `python -m experiments report`; a record holds the run's
 settings, versions, seconds and every exit's errors and losses. A difference counts as shown if its 95 % interval over
 seeds excludes 0. Runs of one seed have the same images and the same first weights in all schemes, so schemes are
-compared seed by seed."""
+compared seed by seed. All seeds train on the same images and are tested on the same images: an interval covers the
+first weights and the order of the images, not the choice of images."""
 PICTURES = "reproduction"
 
 

@@ -44,7 +44,7 @@ def show(preset: str, records: Records) -> Section:
         rows: list[list[Any]] = []
         for pair in pairs:
             found = {
-                f"{model} with {SCHEMES[scheme]}": records.seeds(preset, model, data, scheme)
+                f"{model} with {SCHEMES[scheme]}": records.seeds(preset, model, data, scheme, SEEDS[preset])
                 for model, scheme in zip(pair, SCHEMES, strict=True)
             }
             if all(found.values()):
@@ -68,7 +68,8 @@ def _add(section: Section, data: str, small: str, found: dict[str, dict[int, Rec
         rows.append([label, *cells, f"{records[0]['macs'][-1] / whole:.2f}", len(records)])
     both = sorted(ours.keys() & theirs.keys())
     if both:
-        pairs = [(ours[seed]["test"]["errors"][-1], _at(theirs[seed], whole)) for seed in both]
+        within = max(exit for exit, macs in enumerate(next(iter(theirs.values()))["macs"]) if macs <= whole)
+        pairs = [(ours[seed]["test"]["errors"][-1], theirs[seed]["test"]["errors"][within]) for seed in both]
         difference = Interval.of([their - our for our, their in pairs])
         section.verdicts.append(
             f"**{data}.** For the small network's cost, " + compare(our_label, their_label, difference) + ". " +
@@ -77,11 +78,6 @@ def _add(section: Section, data: str, small: str, found: dict[str, dict[int, Rec
     curves = {label: [(r["macs"], r["test"]["errors"]) for r in seeds.values()] for label, seeds in found.items()}
     draw = partial(plot_held, curves, title=f"{data}: each prediction held until the next")
     section.figures[f"{data}-{small}"] = (f"{our_label} and {their_label} on {data}", draw)
-
-
-def _at(record: Record, budget: float) -> float:
-    error = error_at(record["macs"], record["test"]["errors"], budget)
-    return record["test"]["errors"][0] if error is None else error
 
 
 def _when(whole: float, ours: dict[int, Record], theirs: dict[int, Record], label: str) -> str:

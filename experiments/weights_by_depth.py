@@ -36,10 +36,10 @@ def show(preset: str, records: Records) -> Section:
     if preset not in SEEDS:
         return section
     depths, kind = DEPTHS[preset], (preset, MODEL[preset], DATA)
-    opts = {depth: records.seeds(*kind, f"opt-{depth}") for depth in depths}
+    opts = {depth: records.seeds(*kind, f"opt-{depth}", SEEDS[preset]) for depth in depths}
     found: dict[str, dict[int, list[float]]] = {}
     for scheme, label in SCHEMES.items():
-        for seed, record in records.seeds(*kind, scheme).items():
+        for seed, record in records.seeds(*kind, scheme, SEEDS[preset]).items():
             if all(seed in opt for opt in opts.values()):
                 losses = record["train"]["losses"]
                 row = [losses[d - 1] / opts[d][seed]["train"]["losses"][d - 1] - 1 for d in depths]
