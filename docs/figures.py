@@ -126,7 +126,8 @@ def gains() -> str:
         "|---:|---:|---:|",
     ]
     for fraction, same in found["fractions"].items():
-        early = min(found["budgets"]["common"], key=lambda p: abs(p["budget"] / full - float(fraction)))
+        within = [point for point in found["budgets"]["common"] if point["cost"] <= full * float(fraction) * 1.001]
+        early = max(within, key=lambda point: point["cost"])
         lines.append(
             f"| {float(fraction):.0%} | {percent(same['error'])} % (exit {same['exit'] + 1}, {same['fraction_used']:.0%}) "
             f"| {percent(early['error'])} % ({early['cost'] / full:.0%} on average) |"

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import anytime
 from anytime.cli.app import DATA, Option, app, typer
 from anytime.cli.evaluate import data_of, prepared
-from anytime.cli.tables import quantized_table, show
+from anytime.cli.tables import compared_table, show
 from anytime.errors import AnytimeError, check_integer
 from anytime.export.backend import example_for, export_run
 from anytime.saving import load
@@ -71,7 +71,8 @@ def _quantize(
     with tempfile.TemporaryDirectory() as place:
         floats = export_run(run, Path(place), **options)
         found = anytime.export.int8(floats, target, islice(some, 4), images.batches(test), tolerate)
-    show(quantized_table(found.before, found.after, f"{run}: test errors, {CALIBRATION} images to calibrate"))
+    title = f"{run}: test errors, {CALIBRATION} images to calibrate"
+    show(compared_table(found.before, found.after, title, ("float32", "int8")))
 
 
 def _numbers(text: str) -> list[int]:

@@ -129,9 +129,9 @@ def deadlines_table(kept: list[Any], title: str) -> Any:
     return table
 
 
-def quantized_table(before: list[float], after: list[float], title: str) -> Any:
-    """The test error of each exit in floats and in 8-bit integers."""
-    table = _table(title, "exit", "float32", "int8", "points")
+def compared_table(before: list[float], after: list[float], title: str, names: tuple[str, str]) -> Any:
+    """The test error of each exit before and after a change of the model."""
+    table = _table(title, "exit", *names, "points")
     for exit, (a, b) in enumerate(zip(before, after, strict=True), start=1):
         table.add_row(str(exit), f"{a:.2%}", f"{b:.2%}", f"{100 * (b - a):+.2f}")
     return table

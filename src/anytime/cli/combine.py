@@ -1,0 +1,54 @@
+"""``anytime combine``."""
+
+from pathlib import Path
+from typing import Annotated
+
+import torch
+
+import anytime
+from anytime.cli.app import DEVICES, Option, app, device_named, typer
+from anytime.cli.evaluate import asked_of, data_of, prepared
+from anytime.cli.tables import compared_table, show
+from anytime.errors import AnytimeError
+from anytime.evaluation import collect
+from anytime.saving import load, save
+
+RULES = ("stacking", "ensemble", "product", "caching")
+
+
+@app.command("combine")
+def combine_command(
+    run: Annotated[Path, typer.Argument(help="The folder of a finished run or a saved model.")],
+    rule: Annotated[str, Option(help=f"How: {', '.join(RULES)}.")] = "stacking",
+    output: Annotated[Path | None, Option(help="Folder for the new model. Default: RUN-RULE.")] = None,
+    data: Annotated[str | None, Option(help="Other images than the run's.")] = None,
+    device: Annotated[str, Option(help=DEVICES)] = "auto",
+) -> None:
+    """Let every exit of a trained network answer with what all exits so far say together.
+
+    - stacking: a linear function of their logits, fitted on the training images in a minute; mostly the best
+    - ensemble: a weighted mean of their log-probabilities, fitted on the validation images
+    - product: classes that an exit finds unlikely stay unlikely; answers rarely get worse
+    - caching: each sample keeps the surest answer so far
+
+    The result is a model of its own: evaluate, calibrate, profile, predict, export and serve take its folder.
+
+    Examples:
+    - `anytime combine runs/a` writes runs/a-stacking
+    - `anytime combine runs/a --rule product --output runs/steady`
+    """
+    if rule not in RULES:
+        raise AnytimeError(f"--rule {rule} must be one of {', '.join(RULES)}")
+    net = load(run).to(device_named(device))
+    images = prepared(net, run, data_of(run, data))
+    where = next(net.parameters()).device
+    fitted_on = {"stacking": images.train, "ensemble": images.validation}.get(rule)
+    batches = images.batches(fitted_on, device=where) if rule in ("stacking", "ensemble") else None
+    combined = anytime.combine(net, rule, batches).eval()
+    before, after = (collect(each, images.batches(images.test, device=where)).wrong for each in (net, combined))
+    target = run.with_name(f"{run.name}-{rule}") if output is None else output
+    asked = asked_of(run)
+    save(combined.to(torch.device("cpu")), target, **{k: asked[k] for k in ("model", "data", "size") if k in asked})
+    errors = [wrong.double().mean(1).tolist() for wrong in (before, after)]
+    show(compared_table(*errors, f"Test errors of {run}", ("each exit's own", rule)))
+    print(f"Wrote {target}; serve it with: anytime serve {target}")

@@ -1,0 +1,28 @@
+"""``anytime combine``: the exits of a trained network answer together, as a model of its own."""
+
+import pytest
+import torch
+
+import anytime
+
+
+@pytest.mark.parametrize("rule", ["stacking", "ensemble", "product", "caching"])
+def test_the_new_model_answers_as_in_python(run, trained, rule):
+    code, out, err = run(f"combine a --rule {rule}")
+    assert code == 0, err
+    data = anytime.load_data("digits")
+    images = {"stacking": data.train, "ensemble": data.validation}.get(rule)
+    expected = anytime.combine(anytime.load(trained), rule, data.batches(images) if images else None).eval()
+    combined = anytime.load(trained.with_name(f"a-{rule}"))
+    x = data.normalize(data.test.pixels[:20])
+    for answer, wanted in zip(combined(x), expected(x), strict=True):
+        torch.testing.assert_close(answer, wanted)
+    assert f"{anytime.evaluate(expected, data).errors[-1]:.2%}" in out
+    assert run(f"evaluate a-{rule}")[0] == 0
+
+
+def test_rules_that_must_be_trained_are_refused(run, trained):
+    assert run(f"combine {trained} --rule boosting")[::2] == (
+        2,
+        "anytime: --rule boosting must be one of stacking, ensemble, product, caching\n",
+    )
