@@ -45,10 +45,12 @@ def combine_command(
     fitted_on = {"stacking": images.train, "ensemble": images.validation}.get(rule)
     batches = images.batches(fitted_on, device=where) if rule in ("stacking", "ensemble") else None
     combined = anytime.combine(net, rule, batches).eval()
-    before, after = (collect(each, images.batches(images.test, device=where)).wrong for each in (net, combined))
+    before, after = (
+        collect(each, images.batches(images.test, device=where)).wrong.double().mean(1).tolist()
+        for each in (net, combined)
+    )
     target = run.with_name(f"{run.name}-{rule}") if output is None else output
     asked = asked_of(run)
     save(combined.to(torch.device("cpu")), target, **{k: asked[k] for k in ("model", "data", "size") if k in asked})
-    errors = [wrong.double().mean(1).tolist() for wrong in (before, after)]
-    show(compared_table(*errors, f"Test errors of {run}", ("each exit's own", rule)))
+    show(compared_table(before, after, f"Test errors of {run}", ("each exit's own", rule)))
     print(f"Wrote {target}; serve it with: anytime serve {target}")
