@@ -20,6 +20,7 @@ NETWORKS = {
 """What the report calls them, and the README."""
 BEST = "annealed AdaLoss, boosted exits"
 TOGETHER = "annealed AdaLoss, boosted exits, ensemble"
+STACKED = "annealed AdaLoss, boosted exits, stacked"
 EXTRAS = {
     "opt": "OPT",
     "extra_const": "CONST",
@@ -28,6 +29,10 @@ EXTRAS = {
     "boosting": "AdaLoss, boosted exits",
     "annealed_boosting": BEST,
     "annealed_boosting_ensemble": TOGETHER,
+    "annealed_boosting_stacked": STACKED,
+    "adaloss_stacked": "AdaLoss, stacked",
+    "const_stacked": "CONST, stacked",
+    "opt_stacked": "OPT, stacked",
     "const_boosting": "CONST, boosted exits",
     "distill": "AdaLoss, distillation",
     "const_distill": "CONST, distillation",
@@ -52,7 +57,7 @@ def table(heading: str) -> dict[str, list[str]]:
     """The cells of the first table after these words, by the label in front of them."""
     found = REPORT.read_text(encoding="utf-8").partition(heading)[2].split("\n\n")[1]
     rows = [row.strip("| ").split(" | ") for row in found.splitlines()[2:]]
-    return {label: [cell.replace("-", "−") for cell in cells] for label, *cells in rows}
+    return {label: cells for label, *cells in rows}
 
 
 def evidence() -> str:
@@ -82,6 +87,7 @@ def msdnet() -> str:
 
 TABLES: dict[str, Callable[[], str]] = {
     "cifar10_linear": lambda: against("cifar10 (narrow)", "LINEAR"),
+    "cifar10_linear_early": lambda: table("Paired differences: ")["cifar10 (narrow), LINEAR − AdaLoss"][0],
     "svhn_linear": lambda: against("svhn", "LINEAR"),
     "evidence": evidence,
     "cifar100_const": lambda: against("cifar100", "CONST"),
@@ -90,6 +96,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "svhn_10_const": lambda: ", ".join(extras(TEN_SEEDS)["CONST"]),
     "svhn_10_best": lambda: ", ".join(extras(TEN_SEEDS)[BEST]),
     "svhn_10_best_over_opt": lambda: ", ".join(extras(OVER_OPT)[BEST]),
+    "svhn_10_stacked": lambda: ", ".join(extras(TEN_SEEDS)[STACKED]),
+    "svhn_10_stacked_over_opt": lambda: ", ".join(extras(OVER_OPT)[STACKED]),
     "svhn_10_together": lambda: ", ".join(extras(TEN_SEEDS)[TOGETHER]),
     "svhn_10_together_over_opt": lambda: ", ".join(extras(OVER_OPT)[TOGETHER]),
     "msdnet_extras": msdnet,
