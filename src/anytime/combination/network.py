@@ -120,13 +120,20 @@ class CombinedNetwork(AnytimeNetwork):
         self.net.preprocessing = preprocessing
 
     @property
+    def input_form(self) -> Any:
+        """That of the network; see ``ConvertedNetwork``."""
+        return getattr(self.net, "input_form", None)
+
+    @property
     def paused_because(self) -> str | None:
         """Why the network cannot drop samples from its batch, if it cannot; see ``ConvertedNetwork``."""
         return getattr(self.net, "paused_because", None)
 
     def layout(self) -> dict[str, Any]:
-        """That of the network, and the rule."""
-        return {"rule": self.rule.name, "network": self.net.layout()}
+        """That of the network, and the rule, with its options where they are not the usual ones."""
+        options = self.rule.options()
+        unusual = {} if options == type(self.rule)(self.exits).options() else {"options": options}  # type: ignore[call-arg]
+        return {"rule": self.rule.name, **unusual, "network": self.net.layout()}
 
     def _steps(self, x: Any, wanted: frozenset[int]) -> Iterator[Step]:
         # By the network's own steps: in training mode a converted network runs its own code, not its stages.
