@@ -123,6 +123,8 @@ def test_heads_may_return_several_tensors():
     x, y = torch.randn(5, 4), torch.zeros(5, 2)
     assert torch.equal(net(x)[0]["state"], net.stages[0](x)), "the next stage has changed it"
 
+    net.stages[1] = nn.ReLU()
+
     def loss(outputs, targets):
         return (outputs["place"] - targets).square().mean(1)
 

@@ -294,7 +294,7 @@ def collect(net: AnytimeNetwork, batches: Iterable[Any]) -> Outputs:
     with eval_mode(net):
         pairs = [_outputs(net, batch) for batch in batches_of(net, batches)]
     if not any(len(labels) for _, labels in pairs):
-        raise AnytimeError("there are no batches with samples in them: give some of (inputs, labels)")
+        raise AnytimeError("there are no batches, or no samples in them: give some of (inputs, labels)")
     return Outputs(torch.cat([logits for logits, _ in pairs], 1), torch.cat([labels for _, labels in pairs]))
 
 

@@ -166,14 +166,14 @@ def test_outputs_that_are_no_classes_are_only_boosted(outputs):
             assert together(x)[0].shape == (2, *outputs)
             continue
         for use in (together, lambda x, net=together: anytime.predict(net.eval(), x)):
-            with pytest.raises(anytime.AnytimeError, match="of at least two classes.*boosting"):
+            with pytest.raises(anytime.AnytimeError, match=r"of at least two classes.*boosting"):
                 use(x)
     with pytest.raises(anytime.AnytimeError, match="at least two classes"):
         anytime.combine(net, "ensemble", [(x, torch.zeros(2).long())])
 
 
 def test_weights_are_not_fitted_to_no_samples():
-    with pytest.raises(anytime.AnytimeError, match="no batches with samples"):
+    with pytest.raises(anytime.AnytimeError, match="no samples"):
         anytime.combine(resann(), "ensemble", [(torch.zeros(0, 3, 32, 32), torch.zeros(0).long())])
 
 

@@ -1,6 +1,7 @@
 """CombinedNetwork: a network whose exits answer together; ``combine`` makes one."""
 
 from collections.abc import Iterable, Iterator
+from inspect import signature
 from itertools import chain
 from typing import Any
 
@@ -131,9 +132,9 @@ class CombinedNetwork(AnytimeNetwork):
 
     def layout(self) -> dict[str, Any]:
         """That of the network, and the rule, with its options where they are not the usual ones."""
-        options = self.rule.options()
-        unusual = {} if options == type(self.rule)(self.exits).options() else {"options": options}  # type: ignore[call-arg]
-        return {"rule": self.rule.name, **unusual, "network": self.net.layout()}
+        usual = signature(type(self.rule)).parameters
+        options = {name: value for name, value in self.rule.options().items() if value != usual[name].default}
+        return {"rule": self.rule.name, "network": self.net.layout()} | ({"options": options} if options else {})
 
     def _steps(self, x: Any, wanted: frozenset[int]) -> Iterator[Step]:
         # By the network's own steps: in training mode a converted network runs its own code, not its stages.
