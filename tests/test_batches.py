@@ -64,7 +64,13 @@ def test_a_converted_network_gets_its_columns_by_name():
     columns = {"a": X, "b": X, "label": torch.zeros(10, 1)}
     assert len(anytime.evaluate(both, [columns], metric=anytime.losses.squared).errors) == 2
     one = anytime.convert(Two(), {"a": X}, exits=2)
-    assert as_batch(one, {"a": X, "labels": Y}).inputs.keys() == {"a"}
+    for whole in (
+        one,
+        anytime.combine(one, "boosting"),
+        anytime.EANN([one, anytime.convert(Two(), {"a": X}, exits=2)]),
+    ):
+        assert as_batch(whole, {"a": X, "labels": Y}).inputs.keys() == {"a"}
+        assert whole.eval()({"a": X})
     anytime.fit(one, [{"a": X, "labels": torch.randn(10)}], loss=anytime.losses.squared, epochs=1, show=False)
 
 

@@ -80,3 +80,21 @@ def test_counting_concerns_no_other_thread():
 def test_a_model_without_exits_is_refused():
     with pytest.raises(anytime.AnytimeError, match="convert"):
         anytime.costs(torch.nn.Linear(3, 3), torch.zeros(1, 3))
+
+
+class Masked(torch.nn.Module):
+    """A stage with a tensor that is no buffer."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.mask = torch.nn.Linear(8, 8), torch.linspace(0, 1, 8)
+
+    def forward(self, x):
+        return self.layer(x) * self.mask
+
+
+def test_what_cannot_run_on_the_meta_device_is_counted_as_it_runs():
+    net = anytime.AnytimeNetwork([Masked(), Masked()], [torch.nn.Linear(8, 3), torch.nn.Linear(8, 3)])
+    assert anytime.costs(net, torch.empty(2, 8, device="meta")).macs == [2 * (64 + 24), 4 * (64 + 24)]
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        anytime.costs(net, torch.zeros(2, 7))

@@ -80,6 +80,12 @@ def test_known_values():
     assert torch.allclose(metrics.iou_error(F.one_hot(pixels, C).movedim(-1, 1).float(), pixels), torch.zeros(N))
 
 
+def test_one_hot_targets_may_be_integers():
+    outputs, classes = torch.randn(N, C), torch.randint(C, (N,))
+    for one_hot in (F.one_hot(classes, C), F.one_hot(classes, C).bool(), F.one_hot(classes, C).double()):
+        assert torch.allclose(losses.cross_entropy(outputs, one_hot), losses.cross_entropy(outputs, classes))
+
+
 def test_wrong_shapes_say_what_fits():
     for function, targets, says in (
         (losses.cross_entropy, torch.zeros(N, T), "token_cross_entropy"),

@@ -106,3 +106,28 @@ def test_what_cannot_be_joined(net):
         net.join([torch.zeros(1, 6), torch.zeros(1, 7)])
     with pytest.raises(anytime.AnytimeError, match="'a' and 'b'"):
         net.join([{"x": torch.zeros(1, 6), "kind": kind} for kind in "ab"])
+
+
+def test_heads_may_return_several_tensors():
+    class Box(nn.Module):
+        """The state itself, and the place of a box."""
+
+        def __init__(self):
+            super().__init__()
+            self.place = nn.Linear(4, 2)
+
+        def forward(self, state):
+            return {"state": state, "place": self.place(state)}
+
+    net = anytime.AnytimeNetwork([nn.Linear(4, 4), nn.ReLU(inplace=True)], [Box(), Box()])
+    x, y = torch.randn(5, 4), torch.zeros(5, 2)
+    assert torch.equal(net(x)[0]["state"], net.stages[0](x)), "the next stage has changed it"
+
+    net.stages[1] = nn.ReLU()
+
+    def loss(outputs, targets):
+        return (outputs["place"] - targets).square().mean(1)
+
+    anytime.fit(net, [(x, y)], "const", loss=loss, epochs=1, show=False)
+    own = [loss(outputs, y).mean().item() for outputs in net(x)]
+    assert anytime.evaluate(net, [(x, y)], metric=loss).errors == pytest.approx(own)

@@ -11,6 +11,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.data import Dataset, IterableDataset
 
 from anytime.errors import AnytimeError
+from anytime.inputs import as_tensor, like_weights
 from anytime.network import AnytimeNetwork, tensors_of
 
 TARGETS = ("labels", "label", "targets", "target")
@@ -94,13 +95,13 @@ def check_batches(caller: str, items: Any) -> None:
 
 
 def as_batch(net: AnytimeNetwork, item: Any) -> Batch:
-    """One item of a loader as a batch for this network."""
+    """One item of a loader as a batch for this network, its inputs in the precision of the weights."""
     if isinstance(item, Batch):
         return item
     if isinstance(item, Mapping):
         return _of_columns(net, dict(item))
     if isinstance(item, tuple | list) and len(item) == 2:
-        return Batch(_plain(item[0]), _plain(item[1]))
+        return Batch(like_weights(net, _plain(item[0])), _plain(item[1]))
     shown = f"a {type(item).__name__}" + (f" of {len(item)}" if isinstance(item, tuple | list) else "")
     raise AnytimeError(
         f"expected batches of (inputs, targets), or dicts with a key 'labels', and got {shown}; of a single batch make "
@@ -113,7 +114,7 @@ def _plain(part: Any) -> Any:
     if isinstance(part, Tensor):
         return part
     part = dict(part) if isinstance(part, Mapping) and not isinstance(part, dict) else part
-    return tree_map(lambda leaf: torch.as_tensor(leaf) if isinstance(leaf, np.ndarray) else leaf, part)
+    return tree_map(lambda leaf: as_tensor(leaf) if isinstance(leaf, np.ndarray) else leaf, part)
 
 
 def _of_columns(net: AnytimeNetwork, columns: dict[str, Any]) -> Batch:
@@ -127,7 +128,7 @@ def _of_columns(net: AnytimeNetwork, columns: dict[str, Any]) -> Batch:
     # A network that was converted with a dict takes one; any other takes the tensor, if there is one column.
     takes_dict = isinstance(getattr(net, "input_form", None), dict)
     inputs = next(iter(columns.values())) if len(columns) == 1 and not takes_dict else columns
-    return Batch(_plain(inputs), targets)
+    return Batch(like_weights(net, _plain(inputs)), targets)
 
 
 class Peeked:

@@ -78,7 +78,7 @@ def costs(net: AnytimeNetwork, example: Any) -> Costs:
     if not getattr(net, "paused_because", None):
         try:
             return _counted(on_meta(net), shapes(example), count_params(net.units))
-        except NotImplementedError:  # an operation whose result's shape depends on the data
+        except RuntimeError:  # a shape that depends on the data, or a tensor that is not on the meta device
             pass
     return _counted(net, tree_map(lambda leaf: _real(leaf, net), example))
 

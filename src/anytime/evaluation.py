@@ -16,6 +16,7 @@ from anytime.data.dataset import Data
 from anytime.data.images import Images, Take
 from anytime.data.stream import Stream
 from anytime.errors import AnytimeError
+from anytime.inputs import explained, like_weights
 from anytime.losses import Function, by_exit, check_function, cross_entropy
 from anytime.metrics import SHARES, error
 from anytime.network import AnytimeNetwork, eval_mode
@@ -156,7 +157,7 @@ def evaluate(
         data = data.matching(net.preprocessing)
         batches = image_batches(net, data, images, batch_size, shared)
         found = measure(net, batches, exits, loss, metric, shared, partial(check_classes, data=data))
-        example = torch.empty(1, *data.shape, device="meta")
+        example = like_weights(net, torch.empty(1, *data.shape, device="meta"))
     else:
         peeked = Peeked(net, data)
         found = measure(net, peeked, exits, loss, metric, shared)
@@ -193,7 +194,9 @@ def measure(
             n = len(batch)
             if not n:
                 continue
-            outputs = net(batch.inputs, exits)
+            with explained(net, batch.inputs):
+                outputs = net(batch.inputs, exits)
+            outputs = [_precise(output) if isinstance(output, Tensor) else output for output in outputs]
             if check is not None:
                 check(outputs)
             lost = torch.zeros(len(exits), device=device) if loss is None else means(loss, outputs, batch.targets)
@@ -214,6 +217,11 @@ def measure(
     return Measured([None] * len(exits) if loss is None else losses, errors, int(count))
 
 
+def _precise(output: Tensor) -> Tensor:
+    """In 32 bits at least: losses are not computed in 16."""
+    return output.to(torch.promote_types(output.dtype, torch.float32))
+
+
 def means(loss: Function, outputs: Sequence[Any], targets: Any) -> Tensor:
     """The mean loss of each exit over the samples of a batch, and over all tasks."""
     each = by_exit(loss, outputs, targets)
@@ -223,11 +231,11 @@ def means(loss: Function, outputs: Sequence[Any], targets: Any) -> Tensor:
 def image_batches(
     net: AnytimeNetwork, data: Data, images: Images | Stream, batch_size: int = 500, shared: bool = False
 ) -> Iterator[Batch]:
-    """Images as the network sees them, on its device; ``shared``: this process's part of them."""
+    """Images as the network sees them, on its device, in its precision; ``shared``: this process's part of them."""
     device = next(net.parameters()).device
     takes = [Take(indices) for indices in torch.arange(len(images)).split(batch_size)]
     for batch in images.batches(takes[distributed.rank() :: distributed.world_size()] if shared else takes):
-        yield Batch(data.normalize(batch.pixels.to(device)), batch.labels.to(device))
+        yield Batch(like_weights(net, data.normalize(batch.pixels.to(device))), batch.labels.to(device))
 
 
 def check_arguments(caller: str, net: Any, data: Any) -> None:
@@ -270,6 +278,10 @@ class Outputs(NamedTuple):
         """Which answers are wrong, exits × samples."""
         return self.logits.argmax(-1) != self.labels
 
+    def of_truth(self, values: Tensor) -> Tensor:
+        """Of values for each exit, sample and class those of the true class, exits × samples."""
+        return values.gather(-1, self.labels.expand(len(values), -1)[..., None]).squeeze(-1)
+
 
 @torch.inference_mode()
 def collect(net: AnytimeNetwork, batches: Iterable[Any]) -> Outputs:
@@ -281,19 +293,25 @@ def collect(net: AnytimeNetwork, batches: Iterable[Any]) -> Outputs:
     """
     with eval_mode(net):
         pairs = [_outputs(net, batch) for batch in batches_of(net, batches)]
-    if not pairs:
-        raise AnytimeError("there are no batches: give some of (inputs, labels)")
+    if not any(len(labels) for _, labels in pairs):
+        raise AnytimeError("there are no batches, or no samples in them: give some of (inputs, labels)")
     return Outputs(torch.cat([logits for logits, _ in pairs], 1), torch.cat([labels for _, labels in pairs]))
 
 
 def _outputs(net: AnytimeNetwork, batch: Batch) -> tuple[Tensor, Tensor]:
-    answers, labels = net(batch.inputs), batch.targets
+    with explained(net, batch.inputs):
+        answers, labels = net(batch.inputs), batch.targets
     if not isinstance(labels, Tensor):
         raise AnytimeError(f"the targets are a {type(labels).__name__}; expected a tensor of class numbers")
     if len({logits.shape for logits in answers}) > 1:
         shapes = ", ".join(sorted({str(tuple(logits.shape)) for logits in answers}))
         raise AnytimeError(f"the exits' answers have different shapes: {shapes}; they must be for the same classes")
     logits = torch.stack(answers).float().cpu()
+    if logits.ndim != 3 or logits.shape[-1] < 2:
+        raise AnytimeError(
+            f"the exits answer with shape {tuple(logits.shape[1:])}; expected logits, samples × classes, of at least "
+            "two classes"
+        )
     if labels.shape != logits.shape[1:2] or labels.is_floating_point():
         raise AnytimeError(
             f"labels are {labels.dtype} of shape {tuple(labels.shape)}; expected one class number for each of "

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from anytime.errors import AnytimeError
+from anytime.network import tensors_of
 
 Function = Callable[[Any, Any], Tensor]
 """From the outputs of one exit and the targets to one number per sample: a loss, or a metric."""
@@ -188,7 +189,10 @@ def per_sample(values: Any, samples: int, what: str) -> Tensor:
 
 
 def by_exit(function: Function, outputs: Sequence[Any], targets: Any, what: str = "the loss") -> Tensor:
-    """A loss or metric of every exit and sample: L × N, or L × N × T for several tasks."""
+    """A loss or metric of every exit and sample: L × N, or L × N × T for several tasks.
+
+    Outputs may be anything that the function takes; the first dimension of its first tensor is that of the samples.
+    """
     outputs = stacked(outputs)
     if isinstance(outputs, Tensor) and getattr(function, "rowwise", False) and _one_each(targets, outputs.shape[1]):
         # All exits in one pass, which takes a fraction of the time of many small ones.
@@ -199,7 +203,7 @@ def by_exit(function: Function, outputs: Sequence[Any], targets: Any, what: str 
         return torch.stack(values)
     for value, output in zip(values, outputs, strict=True):
         _check_pairs(value, output, what)
-    return torch.stack([per_sample(value, len(o), what) for value, o in zip(values, outputs, strict=True)])
+    return torch.stack([per_sample(value, _samples(o), what) for value, o in zip(values, outputs, strict=True)])
 
 
 def stacked(outputs: Sequence[Any]) -> Sequence[Any]:
@@ -209,13 +213,17 @@ def stacked(outputs: Sequence[Any]) -> Sequence[Any]:
     return torch.stack(list(outputs)) if len({o.shape for o in outputs}) == 1 else outputs  # type: ignore[return-value]
 
 
+def _samples(output: Any) -> int:
+    return len(next(iter(tensors_of(output)), output))
+
+
 def _one_each(targets: Any, samples: int) -> bool:
     return isinstance(targets, Tensor) and targets.ndim == 1 and len(targets) == samples
 
 
 def _check_pairs(values: Any, output: Any, what: str) -> None:
     """Refuse a number for each pair of samples, which comes of subtracting N targets from N × 1 outputs."""
-    samples = len(output)
+    samples = _samples(output)
     pairs = isinstance(values, Tensor) and values.shape == (samples, samples) and samples > 1
     if pairs and isinstance(output, Tensor) and samples not in output.shape[1:]:
         raise AnytimeError(
@@ -260,14 +268,15 @@ def _like(outputs: Tensor, targets: Tensor, name: str) -> Tensor:
 
 
 def _classes(outputs: Tensor, targets: Tensor, **options: Any) -> Tensor:
-    """Cross-entropy; class numbers may be integers of any type."""
+    """Cross-entropy; class numbers may be integers of any type, and so may probabilities (one-hot)."""
     if targets.is_floating_point() and targets.shape != outputs.shape:
         raise AnytimeError(
             f"the targets are {targets.dtype}; expected class numbers, which are integers: targets.long(); for numbers "
             "to predict use anytime.losses.squared or absolute"
         )
+    kind = outputs.dtype if targets.shape == outputs.shape else torch.long
     try:
-        return F.cross_entropy(outputs, targets if targets.is_floating_point() else targets.long(), **options)
+        return F.cross_entropy(outputs, targets.to(kind), **options)
     except IndexError as error:  # on a CPU; a GPU says so in its own words
         raise AnytimeError(
             f"the targets are class numbers from {targets.min()} to {targets.max()}, and the network has "

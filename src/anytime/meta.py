@@ -41,14 +41,15 @@ def on_meta(net: M) -> M:
 
 
 def changes_input(module: nn.Module, *inputs: Any) -> bool:
-    """Whether a module changes its inputs in place; tried out once, on the meta device.
+    """Whether a module changes its inputs in place; tried out once in each of its two modes, on the meta device.
 
     A module that cannot run there is taken for one that does, and so is any while a compiler looks on: compilers
     remove the needless copy.
     """
-    known = vars(module).get("_changes_input")
+    name = "_changes_input_in_training" if module.training else "_changes_input"  # dropout works in training alone
+    known = vars(module).get(name)
     if known is None and not torch.compiler.is_compiling():
-        known = vars(module)["_changes_input"] = _try_out(module, inputs)
+        known = vars(module)[name] = _try_out(module, inputs)
     return known is not False
 
 
@@ -56,11 +57,11 @@ def _try_out(module: nn.Module, inputs: tuple[Any, ...]) -> bool:
     try:
         # Without the modes of the caller: in inference mode tensors do not count their changes, and a counter of
         # operations must not count these.
-        with _disable_current_modes(), torch.inference_mode(False), torch.no_grad():
+        with _disable_current_modes(), torch.inference_mode(False), torch.no_grad(), torch.random.fork_rng([]):
             given = shapes(inputs)
             tensors = [leaf for leaf in tree_leaves(given) if isinstance(leaf, Tensor)]
             before = [tensor._version for tensor in tensors]
-            on_meta(module).eval()(*given)
+            on_meta(module)(*given)
             return before != [tensor._version for tensor in tensors]
     except Exception:
         return True

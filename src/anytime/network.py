@@ -42,7 +42,7 @@ class ReachedExit:
         state = clone_tensors(self._state) if changes_input(self._head, self._state) else self._state
         logits = self._head(state)
         # A head such as nn.Flatten returns the state's own memory, which the next stage may change in place.
-        return logits.clone() if _shares_memory(logits, self._state) else logits
+        return clone_tensors(logits) if _shares_memory(logits, self._state) else logits
 
     def copy(self) -> "ReachedExit":
         """The same exit with a copy of the state: it can be called at any time."""
@@ -118,7 +118,7 @@ class AnytimeNetwork(nn.Module):
         return f"exits={self.exits}"
 
     def preprocess(self, images: Any) -> Tensor:
-        """Batch of images as this network sees them, on its device.
+        """Batch of images as this network sees them, on its device and in its precision.
 
         Args:
             images: uint8 pixels N × C × H × W (tensor or numpy array), or an image or a list of images (paths or Pillow
@@ -130,7 +130,7 @@ class AnytimeNetwork(nn.Module):
                 "net.preprocessing = anytime.Preprocessing(channels=3, size=(32, 32), mean=[...], std=[...])"
             )
         prepared = self.preprocessing(images)
-        return prepared.to(next((parameter.device for parameter in self.parameters()), prepared.device))
+        return prepared.to(next((weight for weight in self.parameters() if weight.is_floating_point()), prepared))
 
     def layout(self) -> dict[str, Any]:
         """What must agree, besides the shapes of the weights, before weights of one network are loaded into another.
@@ -285,13 +285,12 @@ def clone_tensors(state: Any) -> Any:
     return tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, state)
 
 
-def _shares_memory(logits: Tensor, state: Any) -> bool:
+def _shares_memory(logits: Any, state: Any) -> bool:
     if torch.compiler.is_compiling():  # no compiler can follow the question, and it removes a needless copy
         return True
     try:
-        leaves = tensors_of(state)
-        storage = logits.untyped_storage().data_ptr() if leaves else None
-        return any(leaf.untyped_storage().data_ptr() == storage for leaf in leaves)
+        given, found = ({leaf.untyped_storage().data_ptr() for leaf in tensors_of(x)} for x in (state, logits))
+        return not given.isdisjoint(found)
     except RuntimeError:  # tensors inside torch.func's transforms have no storage to look at
         return True
 

@@ -114,7 +114,7 @@ def load(folder: str | Path, net: AnytimeNetwork | None = None, *, trust: bool =
     config["about"] |= {"hub": str(exact)} if exact else {}
     build = net is None
     net = _build(folder, config["network"], len(tensors), trust or trusted()) if net is None else net
-    build = build and not isinstance(net, ConvertedNetwork)  # that one is complete
+    build = build and not any(isinstance(part, ConvertedNetwork) for part in net.modules())  # that one is complete
     _check_layout(folder, config["layout"], net)
     profiles = read_profiles(folder)
     _fill(folder, tensors, net, build)
@@ -211,35 +211,40 @@ def trusted() -> bool:
 
 
 def _build(folder: Path, config: dict[str, Any] | None, parameters: int, trust: bool) -> AnytimeNetwork:
-    """The network that a configuration describes, on the meta device; it may have at most ``parameters`` parameters."""
+    """The network that a configuration describes; it may have at most ``parameters`` parameters.
+
+    It is on the meta device, without memory and random numbers for weights that are read anyway, unless a part of it is
+    a converted model. Constructors of those replace some of the parameters that they make.
+    """
     if config is None:
         raise AnytimeError(
             f"{folder}: {CONFIG} does not say how to build this network; build it as before saving and call "
             "load(folder, net=...)"
         )
     try:
-        if is_constructor(config["model"]):
-            return _constructed(config, parameters, trust)
-        with _at_most(parameters):
-            if config["model"] == ENSEMBLE:
-                return EANN(_create(member) for member in config["members"])
-            return _create(config)
+        converted = _is_converted(config)
+        limit = _at_most(4 * parameters if converted else parameters)
+        with limit, torch.random.fork_rng([]) if converted else torch.device("meta"):
+            return _create(config, trust)
     except Exception as error:  # a damaged configuration can raise anything
         raise AnytimeError(f"{folder}: {CONFIG} describes no network of this version: {error}") from error
 
 
-def _constructed(config: dict[str, Any], parameters: int, trust: bool) -> AnytimeNetwork:
-    """A converted model, built and converted again; constructors replace some of the parameters that they make."""
-    shape = tuple(check_integer("shape", size, most=2**14) for size in config["shape"])
-    with _at_most(4 * parameters), torch.random.fork_rng([]):
+def _is_converted(config: dict[str, Any]) -> bool:
+    """Whether a network or a part of it is a converted model."""
+    parts = {ENSEMBLE: config.get("members"), COMBINED: [config.get("network")]}.get(config["model"], [])
+    return is_constructor(config["model"]) or any(map(_is_converted, parts))
+
+
+def _create(config: dict[str, Any], trust: bool) -> AnytimeNetwork:
+    if is_constructor(config["model"]):
+        shape = tuple(check_integer("shape", size, most=2**14) for size in config["shape"])
         return build_converted(config["model"], shape, config["exits"], config["options"], trust=trust)
-
-
-def _create(config: dict[str, Any]) -> AnytimeNetwork:
+    if config["model"] == ENSEMBLE:
+        return EANN(_create(member, trust) for member in config["members"])
     if config["model"] == COMBINED:
-        return combine(_create(config["network"]), config["rule"], **config["options"]).to("meta")
-    with torch.device("meta"):  # no memory and no random numbers for weights that are read anyway
-        return create_model(config["model"], **{key: value for key, value in config.items() if key != "model"})
+        return combine(_create(config["network"], trust), config["rule"], **config["options"])
+    return create_model(config["model"], **{key: value for key, value in config.items() if key != "model"})
 
 
 @contextmanager

@@ -190,6 +190,38 @@ def test_what_makes_no_sense_is_refused():
         anytime.combine(eann)
 
 
+@pytest.mark.parametrize("outputs", [(1,), (5, 3)])
+def test_outputs_that_are_no_classes_are_only_boosted(outputs):
+    head = nn.Sequential(nn.Linear(4, 15), nn.Unflatten(1, (5, 3))) if len(outputs) > 1 else nn.Linear(4, 1)
+    net, x = anytime.AnytimeNetwork([nn.Linear(4, 4)], [head]), torch.randn(2, 4)
+    for rule in RULES:
+        together = anytime.combine(net, rule)
+        if rule == "boosting":
+            assert together(x)[0].shape == (2, *outputs)
+            continue
+        for use in (together, lambda x, net=together: anytime.predict(net.eval(), x)):
+            with pytest.raises(anytime.AnytimeError, match=r"of at least two classes.*boosting"):
+                use(x)
+    with pytest.raises(anytime.AnytimeError, match="at least two classes"):
+        anytime.combine(net, "ensemble", [(x, torch.zeros(2).long())])
+
+
+def test_weights_are_not_fitted_to_no_samples():
+    with pytest.raises(anytime.AnytimeError, match="no samples"):
+        anytime.combine(resann(), "ensemble", [(torch.zeros(0, 3, 32, 32), torch.zeros(0).long())])
+
+
+def test_weights_go_to_a_rule_with_the_same_options(tmp_path):
+    def network(**options):
+        inner = anytime.AnytimeNetwork([nn.Linear(4, 4)], [nn.Linear(4, 3)])
+        return anytime.combine(inner, "product", **options)
+
+    anytime.save(network(power=1), tmp_path)
+    anytime.load(tmp_path, network(power=1))
+    with pytest.raises(anytime.AnytimeError, match=r"options \{'power': 1.0\}, but the network given has options None"):
+        anytime.load(tmp_path, network())
+
+
 def test_collected_outputs_are_those_of_the_combination():
     net, x = resann(), torch.randn(4, 3, 32, 32)
     together = anytime.combine(net, "caching")

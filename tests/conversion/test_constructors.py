@@ -41,6 +41,20 @@ def test_a_model_of_ones_own_is_loaded_if_it_is_trusted(tmp_path, monkeypatch):
     assert anytime.load(tmp_path / "model").places == net.places
 
 
+def test_a_model_of_ones_own_is_loaded_as_a_part_of_another(tmp_path):
+    x = torch.randn(4, 1, 8, 8)
+    first, second = (build_converted(HERE, (1, 8, 8), ["1"], trust=True) for _ in range(2))
+    named = anytime.create_model("resann-1-4", in_channels=1)
+    for whole in (anytime.combine(first), anytime.EANN([named, anytime.combine(first, "product"), second])):
+        folder = anytime.save(whole.eval(), tmp_path / type(whole).__name__)
+        with pytest.raises(anytime.AnytimeError, match="which may be any code"):
+            anytime.load(folder)
+        state = torch.get_rng_state()
+        loaded = anytime.load(folder, trust=True)
+        assert torch.equal(torch.get_rng_state(), state)
+        assert all(torch.equal(a, b) for a, b in zip(whole(x), loaded(x), strict=True))
+
+
 def test_nothing_is_downloaded_unless_asked_for(monkeypatch):
     pytest.importorskip("torchvision")
 

@@ -199,3 +199,14 @@ def test_an_exit_that_the_walk_has_passed_is_refused():
     with pytest.raises(anytime.AnytimeError, match="gone past this exit"):
         first()
     assert second().item() == 2
+
+
+def test_a_head_that_works_in_place_in_training_alone():
+    """Whichever mode it was first seen in."""
+    head = nn.Sequential(nn.Dropout(0.5, inplace=True), nn.Linear(WIDTH, WIDTH))
+    net = anytime.AnytimeNetwork([Scale(1.0), Scale(1.0)], [head, nn.Identity()])
+    x = torch.randn(3, WIDTH)
+    for mode in (False, True, False):
+        state = torch.get_rng_state()
+        assert torch.equal(net.train(mode)(x)[-1], x)
+        assert mode or torch.equal(torch.get_rng_state(), state)

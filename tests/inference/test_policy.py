@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 import torch
 from backends import BACKENDS, on
@@ -114,12 +115,15 @@ def test_what_makes_no_sense_is_refused():
     known, costs = outputs(0), [1.0, 2.0, 3.0, 4.0, 5.0]
     for options, message in [
         ({"budget": 0.5}, "first exit takes 1"),
-        ({"budget": float("inf")}, "the last 5"),
+        ({"budget": 0.0}, "the last 5"),
+        ({"budget": float("inf")}, "budget=inf must be a number"),
+        ({"budget": True}, "budget=True must be a number"),
         ({"budget": 3.0, "score": "hope"}, "confidence"),
         ({"budget": 3.0, "rule": "hope"}, "geometric"),
     ]:
         with pytest.raises(anytime.AnytimeError, match=message):
             fit_policy(known, costs, **options)
+    assert fit_policy(known, costs, np.float32(3)) == fit_policy(known, costs, 3)
     net = anytime.create_model("resann-1-4")
     with pytest.raises(anytime.AnytimeError, match="one of macs, seconds, fraction"):
         anytime.calibrate(net, [], budget=1, unit="hours")

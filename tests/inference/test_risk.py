@@ -69,6 +69,10 @@ def test_without_labels_it_is_the_disagreement_with_the_last_exit():
         last = net(x)[-1].argmax(-1)
     alone = anytime.calibrate(net, [x[:100], x[100:]], risk=0.1, delta=0.1, labels=False)
     assert alone == anytime.calibrate(net, [(x, last)], risk=0.1, delta=0.1)
+    single = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x), batch_size=100)
+    labeled = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, last), batch_size=100)
+    for batches in (single, labeled, [x.numpy()], [{"x": x}], [{"x": x, "label": last}]):
+        assert alone == anytime.calibrate(net, batches, risk=0.1, delta=0.1, labels=False)
     answers = alone.predict(net, x)
     assert torch.equal(answers.exits, alone.choose_exits(torch.stack(net(x))))
 
@@ -100,3 +104,6 @@ def test_what_makes_no_sense_is_refused():
     ]:
         with pytest.raises(anytime.AnytimeError, match=message):
             anytime.calibrate(net, batches, **options)
+    for options in ({"risk": 0.1}, {"budget": 0.5, "unit": "fraction"}):
+        with pytest.raises(anytime.AnytimeError, match="at least two classes"):
+            anytime.calibrate(anytime.create_model("resann-1-4", num_classes=1), batches, **options)

@@ -1,6 +1,7 @@
 """CombinedNetwork: a network whose exits answer together; ``combine`` makes one."""
 
 from collections.abc import Iterable, Iterator
+from inspect import signature
 from itertools import chain
 from typing import Any
 
@@ -125,13 +126,20 @@ class CombinedNetwork(AnytimeNetwork):
         self.net.preprocessing = preprocessing
 
     @property
+    def input_form(self) -> Any:
+        """That of the network; see ``ConvertedNetwork``."""
+        return getattr(self.net, "input_form", None)
+
+    @property
     def paused_because(self) -> str | None:
         """Why the network cannot drop samples from its batch, if it cannot; see ``ConvertedNetwork``."""
         return getattr(self.net, "paused_because", None)
 
     def layout(self) -> dict[str, Any]:
-        """That of the network, and the rule."""
-        return {"rule": self.rule.name, "network": self.net.layout()}
+        """That of the network, and the rule, with its options where they are not the usual ones."""
+        usual = signature(type(self.rule)).parameters
+        options = {name: value for name, value in self.rule.options().items() if value != usual[name].default}
+        return {"rule": self.rule.name, "network": self.net.layout()} | ({"options": options} if options else {})
 
     def _steps(self, x: Any, wanted: frozenset[int]) -> Iterator[Step]:
         # By the network's own steps: in training mode a converted network runs its own code, not its stages.

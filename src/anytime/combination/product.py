@@ -5,6 +5,7 @@ from torch.nn.functional import softplus
 
 from anytime.combination.rule import Memory, Rule
 from anytime.errors import check_number
+from anytime.evaluation import Outputs
 
 
 class Product(Rule):
@@ -70,6 +71,6 @@ def share_getting_worse(logits: Tensor, labels: Tensor, by: float = 0.1) -> floa
         >>> share_getting_worse(logits, torch.tensor([0, 0]))
         0.5
     """
-    truth = logits.softmax(-1).gather(-1, labels.expand(len(logits), -1)[..., None]).squeeze(-1)
+    truth = Outputs(logits, labels).of_truth(logits.softmax(-1))
     fall = (truth.cummax(0).values - truth).amax(0)
     return (fall > by).double().mean().item()

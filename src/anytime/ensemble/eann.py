@@ -158,6 +158,11 @@ class EANN(AnytimeNetwork):
         return [head for _, head in self.units if head is not None]
 
     @property
+    def input_form(self) -> Any:
+        """That of the members; see ``ConvertedNetwork``."""
+        return next((form for member in self.members if (form := getattr(member, "input_form", None))), None)
+
+    @property
     def paused_because(self) -> str | None:
         """Why a member cannot drop samples from its batch, if one cannot; see ``ConvertedNetwork``."""
         return next((why for member in self.members if (why := getattr(member, "paused_because", None))), None)

@@ -11,8 +11,8 @@ import torch
 
 from anytime.errors import AnytimeError
 from anytime.inference.clock import Clock
-from anytime.inference.inputs import as_input
 from anytime.inference.limits import Limits, Prediction, Stop, UnfinishedError, answers
+from anytime.inputs import as_input
 
 
 class BackgroundPrediction:

@@ -15,8 +15,8 @@ from torch.utils._pytree import tree_flatten
 
 from anytime.errors import AnytimeError, check_integer
 from anytime.files import read_json, write_json
-from anytime.inference.inputs import as_input, device_of
 from anytime.inference.latency import Kind, kind_of, synchronize
+from anytime.inputs import as_input, device_of
 from anytime.network import clone_tensors
 
 FILE = "batch_times.json"

@@ -1,22 +1,24 @@
 """Thresholds of a policy from held-out data, for a budget of the average cost or a bound on what is lost."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from math import inf
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from anytime.batches import Batch, Peeked, check_batches, one_sample
+from anytime.batches import TARGETS, Batch, Peeked, as_batch, check_batches, one_sample
 from anytime.cost import costs
-from anytime.errors import AnytimeError
+from anytime.errors import AnytimeError, check_number
 from anytime.evaluation import Outputs, collect
 from anytime.inference.latency import profile
-from anytime.inference.policy import SCORES, UNITS, Policy, ScoreFunction, Scorer
+from anytime.inference.policy import SCORES, UNITS, Policy, ScoreFunction, Scorer, shares
 from anytime.inference.risk import control_risk
 from anytime.inference.temperature import fit_temperatures
 from anytime.inference.thresholds import RULES
+from anytime.inputs import explained
 from anytime.network import AnytimeNetwork, eval_mode, tensors_of
 
 
@@ -58,8 +60,8 @@ def calibrate(
         rule: how the thresholds are set for a budget, as above.
         risk: the accuracy that may be lost against the last exit, as a share.
         delta: the chance that more is lost.
-        labels: False: the batches are inputs alone, and the risk is the share of samples that are answered otherwise
-            than by the last exit.
+        labels: False: the batches are inputs alone, or with labels that do not count, and the risk is the share of
+            samples that are answered otherwise than by the last exit.
 
     Examples:
         >>> import anytime
@@ -81,7 +83,7 @@ def calibrate(
             'calibrate(net, batches, budget=0.5, unit="fraction") or calibrate(net, batches, risk=0.02, delta=0.05)'
         )
     check_batches("calibrate", validation)
-    peeked = Peeked(net, validation if labels else map(_without_labels, validation))
+    peeked = Peeked(net, validation if labels else map(partial(_without_labels, net), validation))
     if callable(score):
         if budget is None:
             raise AnytimeError(f"a risk needs a score by name: one of {', '.join(SCORES)}")
@@ -97,10 +99,14 @@ def calibrate(
     return replace(control_risk(outputs, spent, risk, delta, score), unit="seconds" if unit == "seconds" else "macs")
 
 
-def _without_labels(x: Any) -> tuple[Any, Tensor]:
-    """A batch of inputs alone, with placeholders for the labels."""
-    first = next(iter(tensors_of(x)), torch.empty(0))
-    return x, torch.zeros(len(first), dtype=torch.int64)
+def _without_labels(net: AnytimeNetwork, item: Any) -> Batch:
+    """A batch of inputs alone, or of inputs and labels that do not count, with placeholders for the labels."""
+    if isinstance(item, Mapping):
+        item = item if any(name in item for name in TARGETS) else {**item, TARGETS[0]: None}
+    elif not (isinstance(item, tuple | list) and len(item) == 2):
+        item = item[0] if isinstance(item, tuple | list) and len(item) == 1 else item, None
+    inputs = as_batch(net, item).inputs
+    return Batch(inputs, torch.zeros(len(Batch(inputs, None)), dtype=torch.int64))
 
 
 def _costs(net: AnytimeNetwork, batch: Any, unit: str) -> list[float]:
@@ -115,12 +121,12 @@ def _costs(net: AnytimeNetwork, batch: Any, unit: str) -> list[float]:
 def _scores(net: AnytimeNetwork, batches: Iterable[Batch], score: ScoreFunction) -> Tensor:
     """How sure each exit is of each sample; the outputs are not kept."""
     scorer = Scorer(score, [1.0] * net.exits)
+    each = []
     with eval_mode(net):
-        each = [
-            torch.stack([scorer.score(exit, outputs) for exit, outputs in enumerate(net(batch.inputs))])
-            for batch in batches
-            if len(batch)
-        ]
+        for batch in filter(len, batches):
+            with explained(net, batch.inputs):
+                answers = net(batch.inputs)
+            each.append(torch.stack([scorer.score(exit, outputs) for exit, outputs in enumerate(answers)]))
     if not each:
         raise AnytimeError("there are no batches: give some of (inputs, targets)")
     return torch.cat(each, 1)
@@ -137,8 +143,6 @@ def fit_policy(
     """The policy for the outputs of a network; see ``calibrate``."""
     if score not in SCORES:
         raise AnytimeError(f"score={score!r} must be one of {', '.join(SCORES)}")
-    if outputs.logits.shape[-1] < 2:
-        raise AnytimeError("the network has one class; a policy needs at least two")
     temperatures = fit_temperatures(outputs)
     scorer = Scorer(score, temperatures)
     scores = torch.stack([scorer.score(exit, logits) for exit, logits in enumerate(outputs.logits)])
@@ -157,11 +161,10 @@ def _meet(
     """The policy that meets a budget, given the score of every exit and sample."""
     if rule not in RULES:
         raise AnytimeError(f"rule={rule!r} must be one of {', '.join(RULES)}")
-    if isinstance(budget, bool) or not isinstance(budget, int | float):
-        raise AnytimeError(f"budget={budget!r} must be a number")
+    budget = check_number("budget", budget)
     whole = costs[-1] if unit == "fraction" else 1.0
     least, most = costs[0] / whole, costs[-1] / whole
-    if not least <= budget <= (most if unit == "fraction" else inf) or budget == inf:
+    if not least <= budget <= (most if unit == "fraction" else inf):
         hint = '; for a share of the cost, pass unit="fraction"' if unit != "fraction" and 0 < budget <= 1 else ""
         raise AnytimeError(
             f"budget={budget:.4g} ({unit} per sample): the first exit takes {least:.4g}, the last {most:.4g}{hint}"
@@ -177,8 +180,7 @@ def _meet(
         _, left = thresholds_by(scores, middle)
         low, high = (middle, high) if each[left].mean() <= budget else (low, middle)
     thresholds, left = thresholds_by(scores, low)
-    shares = (left.bincount(minlength=len(costs)) / len(left)).tolist()
-    return Policy(score, thresholds, temperatures, costs, shares, budget, unit)
+    return Policy(score, thresholds, temperatures, costs, shares(left, len(costs)), budget, unit)
 
 
 @dataclass(frozen=True)
@@ -206,6 +208,5 @@ def sweep(
         policy = fit_policy(validation, costs, budget, score=score, rule=rule)
         exits = policy.choose_exits(test.logits)
         error = test.wrong[exits, torch.arange(len(exits))].double().mean().item()
-        shares = (exits.bincount(minlength=len(costs)) / len(exits)).tolist()
-        reached.append(Budgeted(budget, policy.cost(exits), error, shares))
+        reached.append(Budgeted(budget, policy.cost(exits), error, shares(exits, len(costs))))
     return reached

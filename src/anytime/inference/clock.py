@@ -6,8 +6,8 @@ from math import inf
 from operator import lt
 from typing import Any
 
-from anytime.inference.inputs import device_of
 from anytime.inference.latency import Profile, kind_of, profiles_of, synchronize
+from anytime.inputs import device_of
 
 
 class Clock:

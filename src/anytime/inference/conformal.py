@@ -107,11 +107,10 @@ def conformal_sets(
 def fit_sets(outputs: Outputs, coverage: float = 0.95, together: bool = False) -> ConformalSets:
     """The sets for the outputs of a network; see ``conformal_sets``."""
     check_number("coverage", coverage, above=0, below=1)
-    logits, labels = outputs
-    truth = logits.double().softmax(-1).gather(-1, labels.expand(len(logits), -1)[..., None]).squeeze(-1)
+    truth = outputs.of_truth(outputs.logits.double().softmax(-1))
     if not together:
         return ConformalSets(coverage, [_cutoff(each, coverage) for each in truth])
-    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
+    order = torch.randperm(len(outputs.labels), generator=torch.Generator().manual_seed(0))
     first, second = order.tensor_split(2)
     known = truth[:, first].sort(-1).values
     # For each sample the smallest share, over the exits, of known samples that are no likelier than it.

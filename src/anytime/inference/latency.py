@@ -18,7 +18,7 @@ from anytime.batches import batches_of
 from anytime.cost import Form, form_of
 from anytime.errors import AnytimeError, check_integer
 from anytime.files import read_json, write_json
-from anytime.inference.inputs import as_input, device_of, explained
+from anytime.inputs import as_input, device_of, explained
 from anytime.network import AnytimeNetwork, eval_mode
 
 FILE = "profile.json"

@@ -12,7 +12,7 @@ from torch import Tensor
 from anytime.cost import Costs, known_costs
 from anytime.errors import AnytimeError, check_integer
 from anytime.inference.clock import Clock
-from anytime.inference.inputs import as_input, explain, explained
+from anytime.inputs import as_input, explain, explained
 from anytime.meta import shapes_later
 
 

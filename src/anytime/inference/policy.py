@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 
 from anytime.errors import AnytimeError, check_number
 from anytime.files import read_json, write_json
-from anytime.inference.inputs import as_input, explained
+from anytime.inputs import as_input, explained
 from anytime.losses import per_sample
 from anytime.network import AnytimeNetwork
 
@@ -168,6 +168,11 @@ class Policy:
         known = callable(self.score) or self.score in SCORES
         if not known or self.unit not in UNITS or min([*self.temperatures, 1]) <= 0:
             raise AnytimeError(f"score={self.score!r}, unit={self.unit!r}: unknown, or a temperature is not above 0")
+
+
+def shares(left: Tensor, exits: int) -> list[float]:
+    """The share of the samples that left at each exit."""
+    return (left.bincount(minlength=exits) / len(left)).tolist()
 
 
 class Scorer:

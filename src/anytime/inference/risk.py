@@ -8,7 +8,7 @@ from torch import Tensor
 
 from anytime.errors import AnytimeError, check_number
 from anytime.evaluation import Outputs
-from anytime.inference.policy import SCORES, Policy, Scorer
+from anytime.inference.policy import SCORES, Policy, Scorer, shares
 from anytime.inference.temperature import fit_temperatures
 
 CANDIDATES = 100
@@ -78,10 +78,9 @@ def control_risk(
         taken = 0
     threshold = thresholds[taken].item()
     left = exits[taken]
-    shares = (left.bincount(minlength=len(costs)) / len(left)).tolist()
     each: list[float | None] = [None if threshold == inf else threshold] * (len(costs) - 1)
     spent = torch.tensor(costs, dtype=torch.float64)[left].mean().item()
-    return Policy(score, each, temperatures, costs, shares, spent, "macs", risk, delta)
+    return Policy(score, each, temperatures, costs, shares(left, len(costs)), spent, "macs", risk, delta)
 
 
 def _split(outputs: Outputs) -> tuple[Outputs, Outputs]:

@@ -14,7 +14,7 @@ def fit_temperatures(outputs: Outputs) -> list[float]:
     must contain it, bisection takes one instead.
     """
     logits = outputs.logits.double()
-    right = logits.gather(-1, outputs.labels.expand(len(logits), -1)[..., None]).squeeze(-1)
+    right = outputs.of_truth(logits)
     low, high = (torch.full((len(logits),), exp(bound), dtype=torch.float64) for bound in (-5.0, 5.0))
     inverse = torch.ones(len(logits), dtype=torch.float64)
     for _ in range(30):

@@ -13,8 +13,8 @@ from typing import Any, Self
 
 from anytime.errors import AnytimeError, check_integer, check_number
 from anytime.inference.batch_times import BatchTimes
-from anytime.inference.inputs import as_input
 from anytime.inference.policy import Policy
+from anytime.inputs import as_input
 from anytime.network import AnytimeNetwork, tensors_of
 from anytime.serving.admission import Bounds, OverloadedError, check_bounds, lateness
 from anytime.serving.crew import Crew, EngineDiedError

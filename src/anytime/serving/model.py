@@ -14,9 +14,9 @@ from anytime.export.backend import load_backend
 from anytime.export.exported import ExportedNetwork
 from anytime.files import read_json
 from anytime.inference.batch_times import BatchTimes, read_batch_times
-from anytime.inference.inputs import as_input
 from anytime.inference.policy import FILE as POLICY
 from anytime.inference.policy import Policy
+from anytime.inputs import as_input
 from anytime.network import AnytimeNetwork, tensors_of
 from anytime.serving.tables import check_accuracy
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from anytime.inference.batch_times import BatchTimes, sample_form
-from anytime.inference.inputs import device_of
 from anytime.inference.policy import Policy, Scorer
+from anytime.inputs import device_of
 from anytime.network import clone_tensors, tensors_of
 from anytime.serving.scheduler import Decision, Scheduler, Task
 from anytime.serving.tables import Tables

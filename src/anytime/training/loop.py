@@ -17,6 +17,7 @@ from anytime.data.augmentation import mix
 from anytime.data.dataset import Data
 from anytime.errors import AnytimeError, check_integer
 from anytime.evaluation import Curve, check_classes, evaluate, image_batches, measure, spread_out
+from anytime.inputs import explained, like_weights
 from anytime.losses import Function, cross_entropy
 from anytime.metrics import SHARES
 from anytime.network import AnytimeNetwork, eval_mode
@@ -216,8 +217,10 @@ class Training:
     def backward(self, part: Any, share: float) -> tuple[Tensor, Tensor]:
         """Add the gradients of a part of a batch; returns its summed losses, errors and samples, and the objective."""
         batch = self.source.ready(part)
-        with torch.autocast(self.device.type, getattr(torch, self.precision), enabled=self.precision != "float32"):
-            outputs = self.forward(batch.inputs, self.only)
+        inputs = like_weights(self.net, batch.inputs)
+        low = torch.autocast(self.device.type, getattr(torch, self.precision), enabled=self.precision != "float32")
+        with low, explained(self.net, inputs):
+            outputs = self.forward(inputs, self.only)
         outcome = self.objective(outputs, batch.targets, share)
         objective = outcome.objective / self.accumulate
         if not objective.requires_grad:

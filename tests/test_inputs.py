@@ -82,3 +82,42 @@ def test_a_network_may_take_pixels():
 
     net = anytime.AnytimeNetwork([Scale()], [nn.Linear(4, 2)]).eval()
     assert anytime.predict(net, torch.zeros(1, 2, 2, dtype=torch.uint8)).complete
+
+
+def mlp():
+    return anytime.AnytimeNetwork([nn.Linear(8, 8), nn.Linear(8, 8)], [nn.Linear(8, 3), nn.Linear(8, 3)])
+
+
+BATCHES = {
+    "fit": lambda net, batches: anytime.fit(net, batches, "const", epochs=1, show=False, validation=batches),
+    "evaluate": anytime.evaluate,
+    "calibrate": lambda net, batches: anytime.calibrate(net, batches, budget=0.9, unit="fraction"),
+    "calibrate by a score": lambda net, batches: anytime.calibrate(
+        net, batches, budget=0.9, unit="fraction", score=lambda outputs: outputs.amax(1)
+    ),
+    "combine": lambda net, batches: anytime.combine(net, "ensemble", batches),
+}
+
+
+@pytest.mark.parametrize("way", BATCHES)
+def test_batches_take_the_precision_of_the_weights(way):
+    x, y = np.random.default_rng(0).normal(size=(16, 8)), np.arange(16) % 3
+    for given in (x, x[:, ::-1], x.astype(">f4"), torch.from_numpy(x)):
+        BATCHES[way](mlp(), [(given, y)])
+    for net in (mlp().bfloat16(), mlp().double()):
+        BATCHES[way](net, [{"x": torch.from_numpy(x).float(), "labels": torch.from_numpy(y)}])
+    with pytest.raises(anytime.AnytimeError, match=r"uint8.*float32.*normalize pixels as in training"):
+        BATCHES[way](mlp(), [(np.zeros((16, 8), np.uint8), y)])
+
+
+def test_images_take_the_precision_of_the_weights():
+    images = anytime.Images(torch.randint(256, (20, 1, 8, 8), dtype=torch.uint8), torch.arange(20) % 4)
+    data = anytime.Data(train=images, validation=images, test=images)
+    net = anytime.create_model("resann-1-8", in_channels=1, num_classes=4).bfloat16()
+    anytime.fit(net, data, "const", epochs=1, batch_size=10, show=False)
+    assert net.preprocess(images.pixels).dtype == torch.bfloat16
+    assert anytime.predict(net.eval(), net.preprocess(images.pixels)).complete
+    batches = [(net.preprocess(images.pixels), images.labels)]
+    curve, logits = anytime.evaluate(net, batches), net(batches[0][0])
+    own = [nn.functional.cross_entropy(each.float(), images.labels).item() for each in logits]
+    assert curve.losses == pytest.approx(own, rel=1e-5)

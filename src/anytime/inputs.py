@@ -1,4 +1,4 @@
-"""What predictions take: tensors, arrays, or containers of them."""
+"""What networks take: tensors, arrays, or containers of them, in the precision of the weights."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,12 +29,33 @@ def as_input(net: Any, x: Any) -> Any:
     leaves = tree_leaves(x)
     if any(isinstance(leaf, np.ndarray) for leaf in leaves):
         weight = _weight(net)
-        return tree_map(lambda leaf: _tensor(leaf, weight) if isinstance(leaf, np.ndarray) else leaf, x)
+        device = None if weight is None else weight.device
+        return tree_map(lambda leaf: _like(weight, leaf).to(device) if isinstance(leaf, np.ndarray) else leaf, x)
     if isinstance(net, AnytimeNetwork) and not any(isinstance(leaf, Tensor) for leaf in leaves):
         raise AnytimeError(
             f"the input is {_described(x)}; expected a tensor or an array, or a dict, tuple or list of them"
         )
     return x
+
+
+def like_weights(net: Any, x: Any) -> Any:
+    """Inputs of a batch with arrays as tensors and all floats of the network's precision; nothing is moved.
+
+    Examples:
+        >>> import anytime
+        >>> net = anytime.create_model("resann-1-8").bfloat16()
+        >>> like_weights(net, torch.zeros(1, 3, 32, 32)).dtype
+        torch.bfloat16
+    """
+    weight = _weight(net)
+    return tree_map(lambda leaf: _like(weight, leaf) if isinstance(leaf, np.ndarray | Tensor) else leaf, x)
+
+
+def as_tensor(array: np.ndarray) -> Tensor:
+    """An array as a tensor: a copy where torch cannot take it as it is, as in the byte order of another machine."""
+    if array.dtype.kind not in "fiub":
+        raise AnytimeError(f"got an array of {array.dtype}; expected an array of numbers")
+    return torch.as_tensor(np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("=")))
 
 
 @contextmanager
@@ -79,14 +100,9 @@ def _weight(net: Any) -> Tensor | None:
     return next((parameter for parameter in parameters if parameter.is_floating_point()), None)
 
 
-def _tensor(array: np.ndarray, weight: Tensor | None) -> Tensor:
-    if array.dtype.kind not in "fiub":
-        raise AnytimeError(f"the input is an array of {array.dtype}; expected an array of numbers")
-    # A copy where torch cannot take the array as it is: in the byte order of another machine, or mirrored (x[::-1]).
-    tensor = torch.as_tensor(np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("=")))
-    if weight is None:
-        return tensor
-    return tensor.to(weight.device, weight.dtype if tensor.is_floating_point() else None)
+def _like(weight: Tensor | None, leaf: np.ndarray | Tensor) -> Tensor:
+    tensor = leaf if isinstance(leaf, Tensor) else as_tensor(leaf)
+    return tensor if weight is None or not tensor.is_floating_point() else tensor.to(weight.dtype)
 
 
 def _name(tensor: Tensor) -> str:
