@@ -195,7 +195,7 @@ def test_outputs_that_are_no_classes_are_only_boosted(outputs):
     head = nn.Sequential(nn.Linear(4, 15), nn.Unflatten(1, (5, 3))) if len(outputs) > 1 else nn.Linear(4, 1)
     net, x = anytime.AnytimeNetwork([nn.Linear(4, 4)], [head]), torch.randn(2, 4)
     for rule in RULES:
-        together = anytime.combine(net, rule)
+        together = combined(net, rule)
         if rule == "boosting":
             assert together(x)[0].shape == (2, *outputs)
             continue
