@@ -135,8 +135,13 @@ def test_streams_generators_and_empty_loaders():
     assert [each["lr"] for each in history] == [0.0075, 0.0025]
     same_steps = train(small(), batches, lr=1e-2).history
     assert without_time(same_steps)[0]["train"] == without_time(train(small(), Stream(), lr=1e-2).history)[0]["train"]
+    for once in (iter(batches), (batch for batch in batches)):
+        with pytest.raises(anytime.AnytimeError, match="only once, and there are 2 epochs: pass a DataLoader"):
+            train(small(), once)
+    exhausted = iter(batches)
+    stream = type("Same", (), {"__iter__": lambda _: exhausted})()
     with pytest.raises(anytime.AnytimeError, match="no batches in epoch 2: pass what can be iterated"):
-        train(small(), iter(batches))
+        train(small(), stream)
     with pytest.raises(anytime.AnytimeError, match="no batches in epoch 1"):
         train(small(), [])
     with pytest.raises(anytime.AnytimeError, match="flip= is for images"):
@@ -151,8 +156,16 @@ def test_batches_are_split_into_parts_and_their_rest_counts(data):
     for a, b in zip(whole.parameters(), parts.parameters(), strict=True):
         assert torch.allclose(a, b, atol=1e-5)
     assert one.history[-1]["train"]["losses"] == pytest.approx(two.history[-1]["train"]["losses"], abs=1e-5)
-    with pytest.raises(anytime.AnytimeError, match="cannot be split into 5 parts"):
-        train(linear(), loader, accumulate=5)
+
+
+def test_a_batch_has_at_most_one_part_for_each_sample(data, monkeypatch):
+    """The scheme sees losses of the same size, however many parts there are."""
+    loader = DataLoader(tensors(data, data.train.subset(33) if hasattr(data.train, "subset") else data.train), 32)
+    whole, parts = linear(), linear()
+    train(whole, loader, "const")
+    train(parts, loader, "const", accumulate=5)
+    for a, b in zip(whole.parameters(), parts.parameters(), strict=True):
+        assert torch.allclose(a, b, atol=1e-5)
 
 
 def test_callbacks_see_every_step_and_epoch(data):
