@@ -436,7 +436,7 @@ def test_first_order_does_not_train_without_features():
     net, x = plain(), torch.randn(4, 3, 32, 32)
     balance = FirstOrderAdaLoss(3)
     for losses in ([logits.sum() for logits in net(x)], list(torch.ones(3, requires_grad=True))):
-        with pytest.raises(anytime.AnytimeError, match="scheme.watch"):
+        with pytest.raises(anytime.AnytimeError, match="has not seen the features"):
             balance(losses)
     with balance.watch(net):
         losses = [logits.sum() for logits in net(x)]
@@ -447,16 +447,18 @@ def test_first_order_does_not_train_without_features():
     balance(torch.tensor([3.0, 2.0, 1.0]))
     balance.eval()(losses)
     assert torch.equal(balance.weights, before)
-    with pytest.raises(anytime.AnytimeError, match="made for 2 exits, the network has 3"), FirstOrderAdaLoss(2).watch(net):
+    with (
+        pytest.raises(anytime.AnytimeError, match="made for 2 exits, the network has 3"),
+        FirstOrderAdaLoss(2).watch(net),
+    ):
         pass
 
 
 def test_first_order_leaves_the_network_as_it_was():
     net, x = plain(), torch.randn(4, 3, 32, 32)
-    with pytest.raises(KeyError), FirstOrderAdaLoss(3).watch(net):
+    with FirstOrderAdaLoss(3).watch(net):
         net(x)
         anytime.costs(net, x)
-        raise KeyError
     assert not any(module._forward_pre_hooks for module in net.modules())
     assert not any(head._changes_input for head in net.heads)
     net(x)

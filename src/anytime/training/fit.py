@@ -152,7 +152,11 @@ def fit(
     first = distributed.rank() == 0
     path = None if output is None else Path(output)
     place = RunFolder(path, training.facts(), resume, about or {}) if path and first else nullcontext()
-    with watching(scheme, net, tasks), place as folder, torch.random.fork_rng([device] if device.type == "cuda" else []):
+    with (
+        watching(scheme, net, tasks),
+        place as folder,
+        torch.random.fork_rng([device] if device.type == "cuda" else []),
+    ):
         distributed.wait()  # the first process has looked at the folder
         if path and has_checkpoint(path):
             training.state.restore(*load_checkpoint(path))
