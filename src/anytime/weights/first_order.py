@@ -63,7 +63,7 @@ class FirstOrderAdaLoss(AdaLoss):
                 hook.remove()
 
     def _note(self, exit: int, _head: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
-        if not self._observing:
+        if not self._features or not self._observing:
             return None
         own = tree_map(_own, args[0])  # without what may follow them, a mask
         self._features[exit][:] = [leaf for leaf in tensors_of(own) if leaf.requires_grad]
