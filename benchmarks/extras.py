@@ -15,7 +15,7 @@ from anytime.losses import by_exit, cross_entropy
 from anytime.memory import keep_freed_memory
 from anytime.training.distillation import distilled
 from anytime.training.equilibrium import equilibrium
-from anytime.weights import FirstOrderAdaLoss
+from anytime.weights.first_order import watching
 
 LIMIT = 1.10
 
@@ -26,8 +26,7 @@ def trainer(name: str, x: torch.Tensor, y: torch.Tensor, extra: str, hooks: Exit
         net = anytime.combine(net, "boosting")
     schemes = {"first-order": "first-order", "famo": "famo", "annealed": "annealed:steps=100000"}
     scheme = anytime.create_scheme(schemes.get(extra, "adaloss"), net.exits)
-    if isinstance(scheme, FirstOrderAdaLoss):
-        scheme.watch(net)
+    hooks.enter_context(watching(scheme, net))
     if extra == "equilibrium":
         hooks.enter_context(equilibrium(net))
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-4, fused=True)

@@ -94,6 +94,11 @@ def check_batches(caller: str, items: Any) -> None:
         )
 
 
+def runs_out(items: Any) -> bool:
+    """Whether this can be iterated over only once, as a generator; iterators with a length are loaders that reset."""
+    return isinstance(items, Iterator) and not hasattr(items, "__len__")
+
+
 def as_batch(net: AnytimeNetwork, item: Any) -> Batch:
     """One item of a loader as a batch for this network, its inputs in the precision of the weights."""
     if isinstance(item, Batch):

@@ -187,7 +187,7 @@ def measure(
 ) -> Measured:
     """Mean loss and metric of the given exits; ``shared``: of the batches of all ranks, each of which calls."""
     device = next((parameter.device for parameter in net.parameters()), torch.device("cpu"))
-    sums: list[Tensor] = []
+    found: list[Tensor] = []
     samples = 0
     with eval_mode(net):
         for batch in batches:
@@ -200,13 +200,11 @@ def measure(
             if check is not None:
                 check(outputs)
             lost = torch.zeros(len(exits), device=device) if loss is None else means(loss, outputs, batch.targets)
-            off = by_exit(metric, outputs, batch.targets, "the metric")
-            off = off.float().sum(1) if off.ndim == 2 else off.float().mean(2).sum(1)
-            sums.append(torch.stack([lost.float() * n, off]))
+            found.append(torch.stack([lost.float() * n, sums(metric, outputs, batch.targets)]))
             samples += n
     # Added up on the CPU, one batch after the other: in double precision, which not every device has.
     totals = torch.zeros(2, len(exits), dtype=torch.float64)
-    for batch_sums in torch.stack(sums).cpu() if sums else ():
+    for batch_sums in torch.stack(found).cpu() if found else ():
         totals += batch_sums
     count = torch.tensor([samples])
     if shared:
@@ -226,6 +224,12 @@ def means(loss: Function, outputs: Sequence[Any], targets: Any) -> Tensor:
     """The mean loss of each exit over the samples of a batch, and over all tasks."""
     each = by_exit(loss, outputs, targets)
     return each.mean(1) if each.ndim == 2 else each.mean((1, 2))
+
+
+def sums(metric: Function, outputs: Sequence[Any], targets: Any) -> Tensor:
+    """The metric of each exit, added up over the samples of a batch; of several tasks, their mean."""
+    each = by_exit(metric, outputs, targets, "the metric").float()
+    return each.sum(1) if each.ndim == 2 else each.mean(2).sum(1)
 
 
 def image_batches(

@@ -1,6 +1,7 @@
 """The meta device: modules run on tensors that have a shape and no values, so they need no memory and no time."""
 
 import copy
+from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
@@ -33,11 +34,10 @@ def on_meta(net: M) -> M:
         memo[id(parameter)] = nn.Parameter(torch.empty_like(parameter, device="meta"), requires_grad=False)
     for buffer in net.buffers():
         memo[id(buffer)] = torch.empty_like(buffer, device="meta")
-    twin = copy.deepcopy(net, memo)
-    for module in twin.modules():  # hooks that users registered are not meant for the copy
+    for module in net.modules():  # hooks are not meant for the copy, and may hold what cannot be copied
         for hooks in (module._forward_pre_hooks, module._forward_hooks, module._backward_hooks):
-            hooks.clear()
-    return twin
+            memo[id(hooks)] = OrderedDict()
+    return copy.deepcopy(net, memo)
 
 
 def changes_input(module: nn.Module, *inputs: Any) -> bool:

@@ -169,6 +169,11 @@ class AnytimeNetwork(nn.Module):
         """The stages in the order in which they run, each with its head; None where it has no exit."""
         return list(zip(self.stages, self.heads, strict=True))
 
+    @property
+    def trained_units(self) -> "list[tuple[nn.Module, nn.Module | None]]":
+        """The units as a training runs them: where modules wrap others, those inside, which take an exit's features."""
+        return self.units
+
     def walk(self, x: Any) -> Generator[ReachedExit | None, Tensor | None, None]:
         """Run one stage at a time and yield the exit after it; its head is evaluated when the exit is called.
 

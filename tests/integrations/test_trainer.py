@@ -50,6 +50,27 @@ def trainer_of(model, folder, data, **arguments):
     )
 
 
+class Chosen(anytime.weights.WeightScheme):
+    """Two of three exits, each with a weight of its own."""
+
+    def __init__(self, only):
+        super().__init__(torch.tensor([1.0, 0.0, 3.0]))
+        self.only = only
+
+
+def test_schemes_that_look_at_the_network_or_leave_exits_out():
+    batch = {"x": torch.randn(4, 8), "labels": torch.tensor([0, 1, 0, 1])}
+    model = TrainerModel(small_net(), "first-order", input="x")
+    model(**batch)["loss"].backward()
+    assert min(model.scheme.weights) < max(model.scheme.weights)
+    assert not any(module._forward_pre_hooks for module in model.modules())
+    losses = []
+    for only in ([0, 2], [2, 0], [-1, 0]):
+        torch.manual_seed(0)  # of the dropout
+        losses.append(TrainerModel(small_net(), Chosen(only), input="x")(**batch)["loss"])
+    assert losses[0] == losses[1] == losses[2]
+
+
 def parameters(model):
     return {name: p.detach().clone() for name, p in model.named_parameters()}
 

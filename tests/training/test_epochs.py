@@ -6,11 +6,11 @@ import pytest
 import torch
 from short_runs import linear, same, small, train, without_time
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, SequentialSampler, TensorDataset
 
 import anytime
 from anytime.data.augmentation import mix
-from anytime.training.epochs import pack_state, unpack_state
+from anytime.training.epochs import LoaderEpochs, pack_state, unpack_state
 
 PLAIN = {"pad": 0, "flip": False, "blur": 0.0}
 
@@ -135,24 +135,73 @@ def test_streams_generators_and_empty_loaders():
     assert [each["lr"] for each in history] == [0.0075, 0.0025]
     same_steps = train(small(), batches, lr=1e-2).history
     assert without_time(same_steps)[0]["train"] == without_time(train(small(), Stream(), lr=1e-2).history)[0]["train"]
+    for once in (iter(batches), (batch for batch in batches)):
+        with pytest.raises(anytime.AnytimeError, match="only once, and there are 2 epochs: pass a DataLoader"):
+            train(small(), once)
+    exhausted = iter(batches)
+    stream = type("Same", (), {"__iter__": lambda _: exhausted})()
     with pytest.raises(anytime.AnytimeError, match="no batches in epoch 2: pass what can be iterated"):
-        train(small(), iter(batches))
+        train(small(), stream)
     with pytest.raises(anytime.AnytimeError, match="no batches in epoch 1"):
         train(small(), [])
     with pytest.raises(anytime.AnytimeError, match="flip= is for images"):
         train(small(), batches, flip=True)
 
 
-def test_batches_are_split_into_parts_and_their_rest_counts(data):
+@pytest.mark.parametrize("accumulate", [3, 5])
+def test_batches_are_split_into_parts_and_their_rest_counts(accumulate, data):
     whole, parts = linear(), linear()
     loader = DataLoader(tensors(data, data.train), batch_size=32)  # the last has 4
     one = train(whole, loader, "const")
-    two = train(parts, loader, "const", accumulate=3)
+    two = train(parts, loader, "const", accumulate=accumulate)
     for a, b in zip(whole.parameters(), parts.parameters(), strict=True):
         assert torch.allclose(a, b, atol=1e-5)
     assert one.history[-1]["train"]["losses"] == pytest.approx(two.history[-1]["train"]["losses"], abs=1e-5)
+
+
+def test_the_losses_of_the_parts_have_the_batchs_as_their_mean(data):
+    batch = next(iter(DataLoader(tensors(data, data.train), batch_size=4)))
+    for accumulate, calls in ((1, 1), (3, 3), (5, 4)):
+        seen = []
+        scheme = lambda losses: (seen.append(losses.detach()), losses.sum())[1]  # noqa: B023, E731
+        result = train(linear(), [batch], scheme, epochs=1, lr=0.0, accumulate=accumulate)
+        assert len(seen) == calls
+        assert torch.stack(seen).mean(0).tolist() == pytest.approx(result.history[0]["train"]["losses"], abs=1e-5)
+
+
+def test_several_processes_make_the_same_number_of_parts(data, monkeypatch):
+    loader = DataLoader(tensors(data, data.train), batch_size=4)
+    monkeypatch.setattr("anytime.distributed.world_size", lambda: 2)
+    monkeypatch.setattr("anytime.distributed.rank", lambda: 0)
+    epochs = LoaderEpochs(linear(), loader, 0, 5, torch.device("cpu"))
     with pytest.raises(anytime.AnytimeError, match="cannot be split into 5 parts"):
-        train(linear(), loader, accumulate=5)
+        next(epochs.from_step(0, 0))
+
+
+class Told(SequentialSampler):
+    """A sampler that notes its epochs."""
+
+    def __init__(self, samples):
+        super().__init__(samples)
+        self.epochs = []
+
+    def set_epoch(self, epoch):
+        self.epochs.append(epoch)
+
+
+def test_a_sampler_is_told_the_epoch_wherever_it_is(data):
+    samples = tensors(data, data.train)
+    own, inner = Told(samples), Told(samples)
+    train(linear(), DataLoader(samples, batch_size=50, sampler=own))
+    train(linear(), DataLoader(samples, batch_sampler=BatchSampler(inner, 50, drop_last=False)))
+    assert sorted(set(own.epochs)) == inner.epochs == [0, 1]
+
+
+def test_validation_batches_that_run_out_are_kept(data):
+    held_out = list(data.batches(data.validation))
+    one, two = (train(linear(), held_out, validation=given) for given in (held_out, iter(held_out)))
+    assert without_time(one.history) == without_time(two.history)
+    assert one.curve == two.curve
 
 
 def test_callbacks_see_every_step_and_epoch(data):

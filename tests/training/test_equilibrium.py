@@ -41,6 +41,7 @@ NETS = {
         torch.zeros(2, 3, 32, 32),
         exits=["2", "4"],
     ),
+    "boosted": lambda: anytime.combine(anytime.create_model("resann-1-8"), "boosting"),
 }
 
 
@@ -53,7 +54,7 @@ def test_each_stage_gets_the_mean_of_its_exits(name):
     with equilibrium(net):
         balanced = gradients(net, sum(losses(net, x, labels)))
     after = gradients(net, sum(losses(net, x, labels)))
-    for i, (stage, head) in enumerate(zip(net.stages, net.heads, strict=True)):
+    for i, (stage, head) in enumerate(net.trained_units):
         for parameter in map(id, stage.parameters()):
             mean = sum(each[parameter] for each in of_exit[i:]) / (net.exits - i)
             torch.testing.assert_close(balanced[parameter], mean, atol=1e-5, rtol=1e-5)

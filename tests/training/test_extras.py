@@ -46,11 +46,25 @@ def test_hooks_end_with_the_training():
     assert not any(parameter._backward_hooks for parameter in net.parameters())
 
 
-def test_first_order_follows_the_gradients():
-    _, result = trained(scheme="first-order")
+@pytest.mark.parametrize("kind", ["plain", "boosted", "converted", "frozen", "two tasks"])
+def test_first_order_follows_the_gradients(kind):
+    """On every kind of network; and the next training is none the wiser."""
+    net = network()
+    if kind == "boosted":
+        net = anytime.combine(net, "boosting")
+    if kind in ("converted", "frozen"):
+        net = anytime.convert(torch.nn.Sequential(*net.stages, net.heads[-1]), torch.zeros(1, 1, 8, 8), exits=3)
+    if kind == "frozen":
+        net.freeze()
+    loss = entropy = anytime.losses.cross_entropy
+    if kind == "two tasks":
+        loss = anytime.losses.MultiTask(entropy, lambda outputs, targets: entropy(2 * outputs, targets))
+    _, result = trained(net=net, scheme="first-order", loss=loss)
     weights = result.history[-1]["weights"]
+    assert len(weights) == 6 if kind == "two tasks" else 3
     assert max(weights) == 1
     assert min(weights) < 1
+    trained(net=net)
 
 
 def test_annealing_lasts_as_long_as_the_training():
@@ -79,7 +93,20 @@ def test_what_does_not_go_together_is_refused():
     for options, message in [
         ({"distill": 0.5, "scheme": "opt-2"}, "all exits trained"),
         ({"distill": 2}, "distill=2 must be"),
+        ({"distill": 0.5, "loss": anytime.losses.squared}, "only for classes"),
+        ({"distill": 0.5, "loss": anytime.losses.multi_label}, "only for classes"),
         ({"scheme": "first-order", "compiled": True}, "compiled=True does not allow"),
     ]:
         with pytest.raises(anytime.AnytimeError, match=message):
             trained(**options)
+
+
+def test_any_loss_about_classes_can_be_distilled():
+    def focal(outputs, targets):
+        return anytime.losses.cross_entropy(outputs, targets) ** 2
+
+    trained(loss=focal, metric=anytime.metrics.error, distill=0.5)
+    one = anytime.AnytimeNetwork([torch.nn.Flatten(), torch.nn.Identity()], [torch.nn.Linear(64, 1) for _ in range(2)])
+    batches = [(torch.randn(4, 1, 8, 8), torch.zeros(4, dtype=torch.int64))]
+    with pytest.raises(anytime.AnytimeError, match="samples × classes"):
+        anytime.fit(one, batches, epochs=1, distill=0.5, show=False)

@@ -113,6 +113,19 @@ def test_other_exits_are_untouched_by_opt(data):
     assert result.curve.errors[1] is not None
 
 
+def test_the_order_of_the_exits_in_only_does_not_matter(data):
+    def scheme(losses):
+        return losses @ torch.tensor([1.0, 5.0, 3.0])
+
+    nets, results = [], []
+    for scheme.only in ([0, 2], [2, 0], [-1, 0]):
+        nets.append(small())
+        results.append(without_time(train(nets[-1], data, scheme).history))
+    assert results[0] == results[1] == results[2]
+    assert same(nets[0], nets[1])
+    assert same(nets[0], nets[2])
+
+
 def test_parts_of_a_batch_add_up(data):
     """Without batch norm, a batch in three parts gives the gradients of the whole."""
     whole, parts = linear(), linear()

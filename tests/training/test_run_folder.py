@@ -6,6 +6,7 @@ import time
 
 import processes
 import pytest
+import torch
 from short_runs import same, small, stopped, train, without_time
 
 import anytime
@@ -130,6 +131,36 @@ def test_a_run_that_was_ended_before_its_model_was_written_gets_one(data, tmp_pa
         (tmp_path / "run" / name).unlink()
     train(small(), data, output=tmp_path / "run", epochs=1, resume=True)
     assert (tmp_path / "run/model.safetensors").read_bytes() == model
+
+
+def test_a_model_is_not_lost_when_its_evaluation_fails(data, tmp_path):
+    def fails(outputs, targets):
+        if torch.is_inference_mode_enabled():
+            raise KeyError
+        return anytime.metrics.error(outputs, targets)
+
+    data = anytime.Data(data.train, None, data.test, classes=data.classes)
+    net, again = small(), small()
+    with pytest.raises(KeyError):
+        train(net, data, output=tmp_path / "run", metric=fails)
+    assert same(net, anytime.load(tmp_path / "run"))
+    assert not (tmp_path / "run/evaluation.json").exists()
+    result = train(again, data, output=tmp_path / "run", resume=True)
+    assert same(net, again)
+    assert json.loads((tmp_path / "run/evaluation.json").read_text())["errors"] == result.curve.errors
+
+
+def test_what_a_run_says_about_itself_is_not_replaced(data, tmp_path):
+    for name in ("data", "seed", "started"):
+        with pytest.raises(anytime.AnytimeError, match=f"run.json has {name} of its own"):
+            train(small(), data, output=tmp_path / "run", about={name: "mine", "note": 1})
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_was_saved_about_a_model_is_no_fact_of_its_run(data, tmp_path):
+    stopped(small(), data, tmp_path / "run", after=3)
+    anytime.save(small(), tmp_path / "model", note="mine")
+    train(anytime.load(tmp_path / "model"), data, output=tmp_path / "run", lr=0.01, resume=True)
 
 
 @pytest.mark.parametrize("end", ["stopped", "complete"])

@@ -107,6 +107,11 @@ class CombinedNetwork(AnytimeNetwork):
         return list(self._units)
 
     @property
+    def trained_units(self) -> list[tuple[nn.Module, nn.Module | None]]:
+        """Those of the network."""
+        return self.net.trained_units
+
+    @property
     def stages(self) -> list[nn.Module]:  # type: ignore[override]
         """The stages of the network, with their heads and the rule."""
         return [stage for stage, _ in self._units]

@@ -68,6 +68,11 @@ class ConvertedNetwork(AnytimeNetwork):
         """The model that was converted."""
         return self.trunk.model
 
+    @property
+    def trained_units(self) -> list[tuple[nn.Module, nn.Module | None]]:
+        """The stages, each with the head itself: a training finds its features without the state of a stage."""
+        return [(stage, exit.head) for stage, exit in zip(self.stages, self.heads, strict=True)]  # type: ignore[misc]
+
     def outputs(self, x: Any, labels: Tensor | None = None, only: Iterable[int] | None = None) -> list[Any]:
         """What every exit answers, in the form that the model itself returns; calling the network gives plain logits.
 

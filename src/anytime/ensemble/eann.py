@@ -138,14 +138,21 @@ class EANN(AnytimeNetwork):
     @property
     def units(self) -> list[tuple[nn.Module, nn.Module | None]]:
         """The stages that run, each with its head; None where it has no exit, or one that is not offered."""
-        networks, units = self._networks, list[tuple[nn.Module, nn.Module | None]]()
-        for member, exits in self._by_member.items():
-            wanted = set(exits)
-            units += [
-                (stage, head if exit in wanted else None)
-                for exit, (stage, head) in enumerate(networks[member].units[: exits[-1] + 1])
-            ]
-        return units
+        return self._running([member.units for member in self._networks])
+
+    @property
+    def trained_units(self) -> list[tuple[nn.Module, nn.Module | None]]:
+        """Likewise, as the members are trained."""
+        return self._running([member.trained_units for member in self._networks])
+
+    def _running(
+        self, units: list[list[tuple[nn.Module, nn.Module | None]]]
+    ) -> list[tuple[nn.Module, nn.Module | None]]:
+        """Of the units of each member those that run, without the heads of exits that are not offered."""
+        return [
+            (units[member][exit][0], units[member][exit][1] if exit in self._by_member[member] else None)
+            for member, exit in self._places
+        ]
 
     @property
     def stages(self) -> list[nn.Module]:  # type: ignore[override]

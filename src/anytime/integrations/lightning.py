@@ -86,12 +86,10 @@ class AnytimeModule(_lightning.LightningModule):
         if labels is None:
             raise AnytimeError("expected batches of (x, labels), or dicts with a key 'labels'")
         outcome = self.objective(x, labels)
-        exits = getattr(self.scheme, "only", None) if self.training else None
-        numbers = [exit + 1 for exit in (range(self.net.exits) if exits is None else exits)]
         metrics = {f"{phase}_loss": outcome.objective.detach()}
-        for number, logits in zip(numbers, outcome.logits, strict=True):
-            metrics[f"{phase}_loss_exit_{number}"] = outcome.losses[number - 1]
-            metrics[f"{phase}_accuracy_exit_{number}"] = accuracy(logits, labels)
+        for exit, logits in zip(self.objective.exits, outcome.logits, strict=True):
+            metrics[f"{phase}_loss_exit_{exit + 1}"] = outcome.losses[exit]
+            metrics[f"{phase}_accuracy_exit_{exit + 1}"] = accuracy(logits, labels)
         self.log_dict(metrics, on_step=False, on_epoch=True, sync_dist=True, batch_size=len(labels))
         return outcome.objective
 

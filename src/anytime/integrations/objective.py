@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from anytime.network import AnytimeNetwork
 from anytime.weights import WeightScheme, create_scheme
+from anytime.weights.first_order import watching
 
 IGNORED = -100
 """Labels with this value count neither in the loss nor in the metrics, as in PyTorch and Hugging Face."""
@@ -47,13 +48,20 @@ class Objective(nn.Module):
         self.loss = loss or cross_entropy
 
     def forward(self, x: Any, labels: Tensor) -> Outcome:
-        """Compute every exit. In training, a scheme with the attribute ``only`` has only those exits computed."""
-        only = getattr(self.scheme, "only", None) if self.training else None
-        logits = self.net(x, only)
-        losses = torch.stack([self.loss(each, labels) for each in logits])
-        if only is not None:  # schemes take one loss per exit; those not computed are zeros without a graph
-            losses = losses.new_zeros(self.net.exits).index_copy(0, torch.tensor(only, device=losses.device), losses)
-        return Outcome(self.scheme(losses), losses.detach(), logits)
+        """Compute the exits."""
+        exits = self.exits
+        with watching(self.scheme, self.net):
+            logits = self.net(x, exits)
+            losses = torch.stack([self.loss(each, labels) for each in logits])
+            if len(exits) < self.net.exits:  # schemes take one loss per exit; those left out are zeros without a graph
+                where = torch.tensor(exits, device=losses.device)
+                losses = losses.new_zeros(self.net.exits).index_copy(0, where, losses)
+            return Outcome(self.scheme(losses), losses.detach(), logits)
+
+    @property
+    def exits(self) -> list[int]:
+        """Those that are computed: in training, if the scheme has the attribute ``only``, these alone."""
+        return sorted(self.net.exit_indices(getattr(self.scheme, "only", None) if self.training else None))
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:

@@ -156,7 +156,9 @@ class LoaderEpochs(Epochs):
             batch = as_batch(self.net, item)
             if not len(batch):
                 continue
-            yield Step(batch.parts(self.accumulate), len(batch) * distributed.world_size())
+            # A scheme is called for each part, by several processes equally often.
+            parts = min(self.accumulate, len(batch)) if distributed.world_size() == 1 else self.accumulate
+            yield Step(batch.parts(parts), len(batch) * distributed.world_size())
             position += 1
         if position == first == 0:
             again = "pass what can be iterated over many times, e.g. a list or a DataLoader"
@@ -186,7 +188,8 @@ class LoaderEpochs(Epochs):
 
 def _owners(loader: Any) -> list[Any]:
     """The loader and what it takes samples from: a ``DistributedSampler`` and streams want to know the epoch."""
-    return [loader, *(getattr(loader, name, None) for name in ("sampler", "batch_sampler", "dataset"))]
+    sampler, batch_sampler, dataset = (getattr(loader, name, None) for name in ("sampler", "batch_sampler", "dataset"))
+    return [loader, sampler, batch_sampler, getattr(batch_sampler, "sampler", None), dataset]
 
 
 def _length(sized: Any) -> int | None:

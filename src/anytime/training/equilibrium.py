@@ -45,7 +45,7 @@ def equilibrium(net: AnytimeNetwork, exits: list[int] | None = None) -> Iterator
     trained = range(net.exits) if exits is None else exits
     hooks, seen = [], set[int]()
     passed = 0
-    for stage, head in net.units:
+    for stage, head in net.trained_units:
         above = sum(exit >= passed for exit in trained)
         own = {id(p): p for p in stage.parameters() if p.requires_grad and id(p) not in seen}
         seen |= set(own)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from anytime import distributed
-from anytime.batches import check_batches
+from anytime.batches import check_batches, runs_out
 from anytime.data.dataset import Data
 from anytime.errors import AnytimeError, check_number
 from anytime.evaluation import Curve, check_arguments
@@ -21,7 +21,8 @@ from anytime.training.checkpoint import has_checkpoint, load_checkpoint
 from anytime.training.loop import Training
 from anytime.training.recipe import Recipe, recipe_with
 from anytime.training.run_folder import RunFolder
-from anytime.weights import FirstOrderAdaLoss, TaskWeights, create_scheme
+from anytime.weights import TaskWeights, create_scheme
+from anytime.weights.first_order import watchers, watching
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,8 @@ def fit(
             :class:`anytime.losses.MultiTask` the scheme weighs every exit and task.
         metric: likewise, for the errors in the log and the curve; see ``anytime.metrics``. Default: the share of wrong
             answers for a loss about classes, else the loss.
-        validation: batches that are evaluated after every epoch. Default: the validation images of a ``Data``.
+        validation: batches that are evaluated after every epoch; of an iterator a list is made. Default: the validation
+            images of a ``Data``.
         recipe: the hyperparameters. Default: the recipe that suits the data, as on the command line; for other batches
             the paper's, ``Recipe()``.
         seed: of the order of the images, their augmentation and dropout. The caller's own generators are left alone.
@@ -91,15 +93,15 @@ def fit(
             anew, unless the loader has a state of its own (torchdata's ``StatefulDataLoader``); the result is the same
             if the loader's order and random changes depend on torch's generator or on the epoch alone.
         checkpoint_seconds: minimum time between two checkpoints; 0 writes one after every step.
-        accumulate: split each step's batch into this many parts, computed one after the other, to save memory. The
-            scheme is called once for each part.
+        accumulate: split each step's batch into this many parts (at most one for each sample), computed one after the
+            other, to save memory. The scheme is called once for each part.
         precision: ``float32``, or ``bfloat16`` or ``float16`` on devices that are faster with it.
         compiled: run the network through ``torch.compile``: slow to start, faster afterwards.
         show: whether to show progress.
         on_step: called after every step with a dict: ``epoch`` and ``step``, counted from 1, ``lr``, and ``losses``, a
             tensor on the network's device (to read it is to wait for the device).
         on_epoch: called after every epoch with its line of the log, a dict; see :class:`FitResult`.
-        about: more to write to the run folder's ``run.json``.
+        about: more to write to the run folder's ``run.json``, under names that it does not have itself.
         changes: single options of the recipe, e.g. ``epochs=10, lr=0.05, equilibrium=True``.
 
     Examples:
@@ -116,6 +118,7 @@ def fit(
     check_arguments("fit", net, data)
     if validation is not None:
         check_batches("validation", validation)
+        validation = list(validation) if runs_out(validation) else validation
     recipe = recipe_with(recipe, data, changes)
     if not isinstance(scheme, str) and not callable(scheme):
         raise AnytimeError(f"scheme={scheme!r} must be a name such as 'adaloss', or a function of the losses")
@@ -123,15 +126,13 @@ def fit(
         raise AnytimeError(f"output={output!r} must be a folder, as a string or a path")
     check_number("checkpoint_seconds", checkpoint_seconds)
     device = next(net.parameters()).device
+    tasks = tasks_of(loss)
     if isinstance(scheme, str):
-        tasks = tasks_of(loss)
         scheme = create_scheme(scheme, net.exits) if tasks == 1 else TaskWeights(net.exits, tasks, scheme)
     if isinstance(scheme, nn.Module):
         scheme.to(device).train()  # in eval mode an adaptive scheme would not adapt
-    if isinstance(scheme, FirstOrderAdaLoss):
-        if compiled:
-            raise AnytimeError("the scheme first-order looks into the network, which compiled=True does not allow")
-        scheme.watch(net)
+    if compiled and watchers(scheme):
+        raise AnytimeError("the scheme first-order looks into the network, which compiled=True does not allow")
     images = isinstance(data, Data)
     training = Training(
         net,
@@ -151,7 +152,11 @@ def fit(
     first = distributed.rank() == 0
     path = None if output is None else Path(output)
     place = RunFolder(path, training.facts(), resume, about or {}) if path and first else nullcontext()
-    with place as folder, torch.random.fork_rng([device] if device.type == "cuda" else []):
+    with (
+        watching(scheme, net, tasks),
+        place as folder,
+        torch.random.fork_rng([device] if device.type == "cuda" else []),
+    ):
         distributed.wait()  # the first process has looked at the folder
         if path and has_checkpoint(path):
             training.state.restore(*load_checkpoint(path))
@@ -162,8 +167,11 @@ def fit(
             net.preprocessing = data.preprocessing
         complete = bool(folder and folder.complete and training.state.finished)
         training.run(folder, checkpoint_seconds, show and first)
-        curve = training.finish()
+        training.average.apply()
         if folder and not complete:
-            folder.finish(net, curve)
+            folder.write_model(net)  # first: an evaluation that fails must not lose it
+        curve = training.curve()
+        if folder and curve:
+            folder.write_evaluation(curve)
         distributed.wait()
     return FitResult(training.history, curve, path)

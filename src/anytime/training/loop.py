@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from anytime import distributed
-from anytime.batches import batches_of
+from anytime.batches import batches_of, runs_out
 from anytime.data.augmentation import mix
 from anytime.data.dataset import Data
 from anytime.errors import AnytimeError, check_integer
@@ -62,7 +62,7 @@ class Training:
             steps = self.source.steps
             set_steps(self.scheme, steps and steps * self.recipe.epochs * self.accumulate)
         options = (self.recipe.label_smoothing, self.device, self.recipe.distill)
-        self.objective = Objective(self.net.exits, self.scheme, self.loss, self.metric, *options)
+        self.objective = Objective(self.net, self.scheme, self.loss, self.metric, *options)
         self.only = self.objective.only
         self.exits = list(range(self.net.exits)) if self.only is None else self.only
         if isinstance(self.data, Data):
@@ -89,6 +89,11 @@ class Training:
         check_integer("seed", self.seed, 0, 2**63 - 1)
         if self.precision not in ("float32", "bfloat16", "float16"):
             raise AnytimeError(f"precision={self.precision!r} must be float32, bfloat16 or float16")
+        if runs_out(self.data) and self.recipe.epochs > 1:
+            raise AnytimeError(
+                f"these batches can be iterated over only once, and there are {self.recipe.epochs} epochs: pass a "
+                "DataLoader or a list, list(batches), or epochs=1"
+            )
 
     def epochs(self) -> Epochs:
         """Where the batches come from."""
@@ -187,8 +192,8 @@ class Training:
         objective = torch.zeros((), device=self.device)
         for part in step.parts:
             # Parts may differ by a sample: each is weighted by its size, so that the average over all is the batch's.
-            share = len(part) * distributed.world_size() * self.accumulate / step.total
-            part_sums, value = self.backward(part, share)
+            share = len(part) * distributed.world_size() * len(step.parts) / step.total
+            part_sums, value = self.backward(part, share, len(step.parts))
             sums += part_sums
             objective += value
         looking = (position + 1) % self.guard.look_every == 0 or position + 1 == self.source.steps
@@ -214,15 +219,15 @@ class Training:
         self.scaler.update()
         self.average.update(self.guard.bad)
 
-    def backward(self, part: Any, share: float) -> tuple[Tensor, Tensor]:
-        """Add the gradients of a part of a batch; returns its summed losses, errors and samples, and the objective."""
+    def backward(self, part: Any, share: float, parts: int) -> tuple[Tensor, Tensor]:
+        """Add the gradients of one of so many parts; returns its summed losses, errors and samples, and objective."""
         batch = self.source.ready(part)
         inputs = like_weights(self.net, batch.inputs)
         low = torch.autocast(self.device.type, getattr(torch, self.precision), enabled=self.precision != "float32")
         with low, explained(self.net, inputs):
             outputs = self.forward(inputs, self.only)
         outcome = self.objective(outputs, batch.targets, share)
-        objective = outcome.objective / self.accumulate
+        objective = outcome.objective / parts
         if not objective.requires_grad:
             raise AnytimeError(
                 "the losses do not depend on the weights that are trained: a loss must be computed from the outputs by "
@@ -285,9 +290,8 @@ class Training:
         """One value per exit; None for those not computed."""
         return spread_out(values, self.exits, self.net.exits)
 
-    def finish(self) -> Curve | None:
-        """Leave the averages in the network, if there are any; the curve on the test data, or the validation data."""
-        self.average.apply()
+    def curve(self) -> Curve | None:
+        """The curve on the test data, or the validation data."""
         measures = {"metric": self.objective.metric, "loss": self.loss, "only": self.only, "shared": True}
         if isinstance(self.data, Data) and self.data.test is not None:
             return evaluate(self.net, self.data, **measures)
@@ -295,9 +299,10 @@ class Training:
 
     def facts(self) -> dict[str, Any]:
         """What must be the same for a checkpoint to be continued."""
+        model = {key: value for key, value in (self.net.config or {}).items() if key != "about"}
         loss = {} if self.loss is cross_entropy else {"loss": getattr(self.loss, "__name__", type(self.loss).__name__)}
         return {
-            "model": self.net.config or {"model": type(self.net).__name__},
+            "model": model or {"model": type(self.net).__name__},
             "data": self.source.facts(),
             "scheme": str(self.scheme) if isinstance(self.scheme, nn.Module) else type(self.scheme).__name__,
             **loss,

@@ -9,8 +9,10 @@ import torch
 from torch import Tensor
 
 from anytime.errors import AnytimeError
+from anytime.evaluation import sums
 from anytime.losses import Function, MultiTask, by_exit, check_function, stacked, tasks_of
-from anytime.metrics import metric_for
+from anytime.metrics import error, metric_for
+from anytime.network import AnytimeNetwork
 from anytime.training.distillation import distilled
 
 
@@ -28,7 +30,7 @@ class Objective:
     """The losses of all exits, and their weighted sum.
 
     Args:
-        exits: the number of exits of the network.
+        net: the network.
         scheme: from the vector of losses to a scalar.
         loss: of an exit, per sample.
         metric: of an exit, per sample; None: the one that belongs to the loss.
@@ -39,7 +41,7 @@ class Objective:
 
     def __init__(
         self,
-        exits: int,
+        net: AnytimeNetwork,
         scheme: Callable[[Tensor], Tensor],
         loss: Function,
         metric: Function | None = None,
@@ -50,14 +52,20 @@ class Objective:
         check_function("loss", loss)
         if metric is not None:
             check_function("metric", metric)
-        self.exits, self.scheme, self.loss, self.metric = exits, scheme, loss, metric or metric_for(loss)
+        self.exits, self.scheme, self.loss, self.metric = net.exits, scheme, loss, metric or metric_for(loss)
         self.tasks = tasks_of(loss)
         self.training_loss = smoothed(loss, label_smoothing) if label_smoothing else loss
-        self.only: list[int] | None = getattr(scheme, "only", None)
+        only = getattr(scheme, "only", None)
+        self.only: list[int] | None = None if only is None else sorted(net.exit_indices(only))
         self.where = None if self.only is None else torch.tensor(self.only, device=device)
         self.distill = distill
         if distill and (self.tasks > 1 or self.only is not None):
             raise AnytimeError(f"distill={distill}: only for one task, with all exits trained")
+        if distill and error not in (metric_for(loss), metric):
+            raise AnytimeError(
+                f"distill={distill}: only for classes, with the loss anytime.losses.cross_entropy; if yours is about "
+                "classes too, say so with metric=anytime.metrics.error"
+            )
 
     def __call__(self, outputs: Sequence[Any], targets: Any, share: float = 1.0) -> Outcome:
         """Compute everything from the outputs of the exits that are trained.
@@ -71,8 +79,7 @@ class Objective:
         losses = self.losses(outputs, targets)
         objective = self.weigh(losses, share)
         with torch.no_grad():
-            errors = by_exit(self.metric, outputs, targets, "the metric").float()
-            errors = errors.sum(1) if errors.ndim == 2 else errors.mean(2).sum(1)
+            errors = sums(self.metric, outputs, targets)
         return Outcome(objective, losses.detach().mean(1), errors)
 
     def losses(self, outputs: Sequence[Any], targets: Any) -> Tensor:
@@ -81,7 +88,7 @@ class Objective:
         losses = each.mean(1).view(len(each), self.tasks)
         if not self.distill:
             return losses
-        if not isinstance(outputs, Tensor):
+        if not isinstance(outputs, Tensor) or outputs.shape[-1] < 2:
             raise AnytimeError(f"distill={self.distill}: only for exits with the same logits, samples × classes")
         return distilled(outputs, losses.squeeze(1), self.distill).unsqueeze(1)
 

@@ -42,7 +42,7 @@ class Recipe:
         equilibrium: whether each stage receives the mean, not the sum, of the gradients of the exits above it
             (``anytime.training.equilibrium``).
         distill: share of self-distillation in the losses, from 0 to 1: the early exits also learn from the last one
-            (``anytime.training.distillation``).
+            (``anytime.training.distillation``); for losses about classes.
     """
 
     epochs: int = 300

@@ -26,12 +26,15 @@ class RunFolder:
         path: the folder; created if it does not exist.
         facts: what the run is: model, data, scheme, recipe, seed.
         resume: whether a run that is there may be continued.
-        about: more for ``run.json``.
+        about: more for ``run.json``, under other names than those of the facts.
     """
 
     def __init__(self, path: Path, facts: dict[str, Any], resume: bool, about: dict[str, Any]) -> None:
+        if taken := sorted(about.keys() & {*facts, "versions", "started"}):
+            raise AnytimeError(f"about: run.json has {', '.join(taken)} of its own; choose other names")
         self.path, self.facts, self.resume, self.about = path, facts, resume, about
         self.file, self.log_file = path / "run.json", path / "log.jsonl"
+        self.evaluation = path / "evaluation.json"
         self.lock = FileLock(path / ".lock")
         self.tensorboard = TensorBoard(path / "tensorboard")
 
@@ -157,12 +160,16 @@ class RunFolder:
             write_text(self.log_file, b"".join(lines[:epochs]).decode("utf-8"))
         return records
 
-    def finish(self, net: AnytimeNetwork, curve: Curve | None) -> None:
-        """Write the model for sharing and its evaluation."""
+    def write_model(self, net: AnytimeNetwork) -> None:
+        """Write the model for sharing; the evaluation of an earlier one is removed."""
         self._check_there()
-        if curve is not None:
-            write_json(self.path / "evaluation.json", curve.record())
+        self.evaluation.unlink(missing_ok=True)
         save(net, self.path)
+
+    def write_evaluation(self, curve: Curve) -> None:
+        """Write the model's evaluation, if it has none."""
+        if not self.evaluation.is_file():
+            write_json(self.evaluation, curve.record())
 
 
 def _short(value: Any) -> str:
