@@ -460,6 +460,6 @@ def test_first_order_leaves_the_network_as_it_was():
         net(x)
         anytime.costs(net, x)
     assert not any(module._forward_pre_hooks for module in net.modules())
-    assert not any(head._changes_input for head in net.heads)
+    assert not any(head._changes_input_in_training for head in net.heads)
     net(x)
     copy.deepcopy(net)

@@ -44,9 +44,9 @@ def test_the_paper_trains_each_image_once_an_epoch(data, monkeypatch):
     seen = []
     original = loop.Training.backward
 
-    def spy(self, part, share):
+    def spy(self, part, *options):
         seen.append(part.labels.clone())
-        return original(self, part, share)
+        return original(self, part, *options)
 
     monkeypatch.setattr(loop.Training, "backward", spy)
     train(small(), data, epochs=1, batch_size=32)
@@ -88,9 +88,9 @@ def test_a_run_resumes_within_an_epoch_whatever_the_schedule(schedule, data, tmp
 def test_every_step_has_the_learning_rate_of_its_middle(data, monkeypatch):
     seen = []
 
-    def spy(training, batch, share, backward=loop.Training.backward):
+    def spy(training, *options, backward=loop.Training.backward):
         seen.append(training.optimizer.param_groups[0]["lr"])
-        return backward(training, batch, share)
+        return backward(training, *options)
 
     monkeypatch.setattr(loop.Training, "backward", spy)
     history = train(small(), data, epochs=2, batch_size=25, lr=1.0, schedule="linear", warmup=0.25).history
