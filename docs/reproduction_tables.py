@@ -9,6 +9,7 @@ RESANN = "svhn (resann-5-8-patch2, 3 seeds) in %"
 TEN_SEEDS = "svhn (resann-5-8-patch2, 10 seeds) in %"
 OVER_OPT = "svhn (resann-5-8-patch2, 10 seeds), in %"
 MSDNET = "svhn (msdnet-cifar-4-2-1-patch2) in %"
+CIFAR = "cifar10 (resann-5-8-patch2, 3 seeds) in %"
 """What the headings of the tables of training extras say."""
 NETWORKS = {
     "svhn": "SVHN, ResANN(5, 8)",
@@ -30,9 +31,6 @@ EXTRAS = {
     "annealed_boosting": BEST,
     "annealed_boosting_ensemble": TOGETHER,
     "annealed_boosting_stacked": STACKED,
-    "adaloss_stacked": "AdaLoss, stacked",
-    "const_stacked": "CONST, stacked",
-    "opt_stacked": "OPT, stacked",
     "const_boosting": "CONST, boosted exits",
     "distill": "AdaLoss, distillation",
     "const_distill": "CONST, distillation",
@@ -79,9 +77,9 @@ def extras(heading: str) -> dict[str, list[str]]:
     return {label: [cell.split(" ")[0] for cell in cells[:-1]] for label, cells in table(f"on {heading}").items()}
 
 
-def msdnet() -> str:
-    """The table of training extras with an MSDNet."""
-    rows = [f"| {label} | {' | '.join(cells)} |" for label, cells in extras(MSDNET).items()]
+def extras_table(heading: str) -> str:
+    """All rows of a table of training extras."""
+    rows = [f"| {label} | {' | '.join(cells)} |" for label, cells in extras(heading).items()]
     return "\n".join(["", "| training | 1/4 | 1/2 | 3/4 | 1 |", "|---|---:|---:|---:|---:|", *rows, ""])
 
 
@@ -100,5 +98,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "svhn_10_stacked_over_opt": lambda: ", ".join(extras(OVER_OPT)[STACKED]),
     "svhn_10_together": lambda: ", ".join(extras(TEN_SEEDS)[TOGETHER]),
     "svhn_10_together_over_opt": lambda: ", ".join(extras(OVER_OPT)[TOGETHER]),
-    "msdnet_extras": msdnet,
+    "msdnet_extras": lambda: extras_table(MSDNET),
+    "cifar10_extras": lambda: extras_table(CIFAR),
 }
