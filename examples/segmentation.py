@@ -32,7 +32,7 @@ def scenes(images: anytime.Images, count: int, seed: int) -> TensorDataset:
         which = torch.randint(len(images), (count,), generator=draw)
         places = torch.randint(SIZE - 8, (count, 2), generator=draw)
         for i, (image, (top, left)) in enumerate(zip(which.tolist(), places.tolist(), strict=True)):
-            ink = images.pixels[image, 0].float() / 16
+            ink = images.pixels[image, 0].float() / 255
             there = (slice(top, top + 8), slice(left, left + 8))
             drawn = ink > 0.25
             pixels[i, 0][there][drawn] = ink[drawn]

@@ -7,6 +7,7 @@ import sys
 
 import processes
 import pytest
+import torch
 
 import anytime
 from anytime import cli
@@ -139,3 +140,27 @@ def test_a_closed_pipe_is_no_error():
         env=os.environ,
     )
     assert ends.stderr == ""
+
+
+def test_images_need_not_be_square(run, tmp_path):
+    net = anytime.create_model("resann-1-4", in_channels=1)
+    net.preprocessing = anytime.Preprocessing(1, (16, 32), [0.5], [0.5])
+    anytime.save(net, tmp_path / "wide")
+    for options, shape in (("", (16, 32)), (" --size 24", (24, 24))):
+        code, out, err = run(f"profile wide --backends none --repeats 1 --json{options}")
+        assert code == 0, err
+        assert json.loads(out)["macs"] == anytime.costs(net, torch.zeros(1, 1, *shape)).macs
+
+
+def test_a_model_is_not_overwritten_by_a_converted_one(run, trained):
+    before = (trained / "model.safetensors").read_bytes()
+    code, _, err = run("convert timm:resnet18 --data digits --output a")
+    assert code == 2
+    assert "a holds a model: name another folder" in err
+    assert (trained / "model.safetensors").read_bytes() == before
+
+
+def test_the_run_of_an_ensemble_names_its_own_command(run, tmp_path):
+    (tmp_path / "e").mkdir()
+    (tmp_path / "e/run.json").write_text(json.dumps({"ensemble": True, "asked": {}}))
+    assert "anytime train-ensemble --output e --resume" in run("train --output e --resume")[2]

@@ -50,12 +50,16 @@ def test_the_command(run, saved, tmp_path):
     with torch.no_grad():
         assert [distance(a, b) < 1e-4 for a, b in zip(found(X), net(X, [0, 2]), strict=True)] == [True, True]
     assert found.preprocessing == net.preprocessing
+    policy = anytime.Policy("confidence", [0.9, None], [1.0, 1.1, 0.9], [1, 2, 3], [0.25, 0.5, 0.25], 2.5)
+    policy.save(saved)
     assert run("export a --any-size")[0] == 0
+    assert anytime.load_exported(saved / "onnx").policy == policy
     assert anytime.load_exported(saved / "onnx")(torch.ones(1, 1, 12, 20))[0].shape == (1, 3)
     for line, message in [
         ("export a --to tea", "--to tea: expected onnx or executorch"),
         ("export a --exits one", "expected numbers from 1"),
         ("export a --exits 9", "has 3"),
+        ("export a --output a", "a holds the model itself: export it to another folder"),
         ("export nowhere", "not a saved model"),
     ]:
         code, out, err = run(line)

@@ -15,3 +15,13 @@ def test_an_ensemble_that_was_killed_before_its_first_member_keeps_its_options(r
     code, _, err = run("train-ensemble --output e --resume --epochs 2")
     assert code == 2
     assert "was started with --epochs 1, not 2" in err
+
+
+def test_to_resume_a_finished_ensemble_changes_nothing(run, tmp_path):
+    assert run("train-ensemble --members resann-1-4 --data digits --subset 60 --epochs 1 --output e")[0] == 0
+    assert run("calibrate e --budget 1")[0] == 0
+    before = {path.name: path.read_bytes() for path in tmp_path.joinpath("e").glob("*.json")}
+    code, _, err = run("train-ensemble --output e --resume")
+    assert code == 0, err
+    assert {path.name: path.read_bytes() for path in tmp_path.joinpath("e").glob("*.json")} == before
+    assert "policy.json" in before

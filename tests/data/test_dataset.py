@@ -17,7 +17,9 @@ def test_digits():
     data = anytime.load_data("digits")
     everything = [data.train, data.validation, data.test]
     assert sum(len(split) for split in everything) == 1797
-    assert sum(split.pixels.sum().item() for split in everything) == 561718  # scikit-learn's load_digits().data.sum()
+    levels = sum((split.pixels.float() * 16 / 255).round().sum().item() for split in everything)
+    assert levels == 561718  # scikit-learn's load_digits().data.sum()
+    assert max(split.pixels.max().item() for split in everything) == 255  # as in image files
     seen = data.normalize(data.train.pixels)
     assert seen.mean().abs() < 1e-4
     assert seen.std().item() == pytest.approx(1, abs=1e-3)
@@ -44,7 +46,7 @@ def test_a_balanced_part_is_in_order_and_the_same_again(labels, data):
         (lambda: anytime.load_data("digits").subset(2000), "n=2000 must be an integer from 1 to 1097"),
         (lambda: anytime.load_data("digits").subset(0), "n=0 must be an integer >= 1"),
         (lambda: next(anytime.load_data("digits").batches(images([0]), batch_size=0)), "batch_size=0 must be"),
-        (lambda: next(anytime.Data(images([0, 1])).batches(None)), "no such split; it has: train"),
+        (lambda: next(anytime.Data(images([0, 1])).batches(None)), "no validation and no test images; it has: train"),
         (lambda: anytime.Data(images([0, 1])[torch.arange(0)]), "no images in the split 'train'"),
         (lambda: anytime.Images(torch.zeros(2, 4, 4), torch.zeros(2)), "uint8"),
         (lambda: anytime.Data(images([0, 1, 5]), classes=["a", "b"]), "labels from 0 to 5"),
@@ -105,3 +107,8 @@ def test_a_part_of_a_batch_is_changed_as_in_the_whole():
     whole = recipe.augmentation(pixels, seed=5, first=0, total=10)
     assert torch.equal(whole[4:7], recipe.augmentation(pixels[4:7], seed=5, first=4, total=10))
     assert not torch.equal(whole, recipe.augmentation(pixels, seed=6, first=0, total=10))
+
+
+def test_splits_have_images_of_one_size():
+    with pytest.raises(anytime.AnytimeError, match="must have images of one size, and have train 1×8×8, test 1×6×6"):
+        anytime.Data(images([0, 1], size=8), None, images([0, 1], size=6), ["a", "b"])

@@ -13,7 +13,7 @@ from anytime.data.dataset import Data
 from anytime.data.loading import load_data
 from anytime.errors import AnytimeError
 from anytime.network import AnytimeNetwork
-from anytime.saving import load, save
+from anytime.saving import CONFIG, load, save
 
 EXITS = "Number of exits, or the modules after which to exit: layer1,layer2 (for constructors)."
 PRETRAINED = "Start from the weights that timm or torchvision downloads, or has in its cache."
@@ -51,6 +51,8 @@ def convert(
             f"cannot convert {model!r}: expected timm:NAME, torchvision:NAME, transformers:CLASS or "
             "package.module:function, e.g. timm:resnet18"
         )
+    if (output / CONFIG).exists() or (output / "run.json").exists():
+        raise AnytimeError(f"--output {output} holds a model: name another folder, or delete this one first")
     images = load_data(data, size=size)
     torch.manual_seed(seed)
     asked = {"model": model, "exits": exits, "option": option or [], "pretrained": pretrained}
@@ -61,7 +63,8 @@ def convert(
     fractions = anytime.costs(net, torch.empty(1, *images.shape, device="meta")).fractions
     for exit, (place, share) in enumerate(zip(getattr(net, "places", []), fractions, strict=True)):
         print(f"exit {exit + 1}  after {place:32} {share:6.1%} of the cost")
-    print(f"Wrote {output}; train it with: anytime train --model {output} --data {data}")
+    trusted = "" if model.partition(":")[0] in LIBRARIES else " --trust"
+    print(f"Wrote {output}; train it with: anytime train --model {output} --data {data}{trusted}")
 
 
 def network(asked: dict[str, Any], images: Data, trust: bool = False) -> AnytimeNetwork:
@@ -91,7 +94,7 @@ def named(name: str, **options: Any) -> AnytimeNetwork:
 
 
 def _exits(text: str) -> int | list[str]:
-    return int(text) if text.isdigit() else [name.strip() for name in text.split(",")]
+    return int(text) if text.isdecimal() else [name.strip() for name in text.split(",")]
 
 
 def _option(text: str) -> tuple[str, Any]:

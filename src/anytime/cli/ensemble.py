@@ -82,12 +82,13 @@ def train_ensemble(
             anytime.create_scheme(asked["scheme"], anytime.create_model(name).exits)
     asked["model"] = f"EANN of {', '.join(names)}"
     write_json(folder / FILE, {"ensemble": True, "asked": asked})
+    left = _jobs(folder, names, asked)
     try:
-        run_jobs(_jobs(folder, names, asked), jobs, cluster)
+        run_jobs(left, jobs, cluster)
     except KeyboardInterrupt:
         print(f"\nstopped; continue with: anytime train-ensemble --output {folder} --resume", file=sys.stderr)
         raise
-    _assemble(folder, names, asked)
+    _assemble(folder, names, asked, made_anew=bool(left) or not _finished(folder))
 
 
 def _begun(folder: Path, given: dict[str, Any], resume: bool) -> dict[str, Any] | None:
@@ -136,15 +137,16 @@ def _finished(folder: Path) -> bool:
     return True
 
 
-def _assemble(folder: Path, names: list[str], asked: dict[str, Any]) -> None:
-    """Make an ensemble of the trained networks, choose the exits to offer, and evaluate it."""
+def _assemble(folder: Path, names: list[str], asked: dict[str, Any], made_anew: bool) -> None:
+    """Make an ensemble of the trained networks, choose the exits to offer, and evaluate it; save it if it is new."""
     nets = [load(folder / name) for name in names]
     images = prepared(nets[0], folder / names[0], load_data(asked["data"], size=asked.get("size"), show=False))
     eann = EANN(nets, torch.empty(1, *images.shape, device="meta")).eval()
     errors = eann.fit_order(images.batches(images.validation))
-    save(eann, folder)
     curve = evaluate(eann, images)
-    write_json(folder / "evaluation.json", {**curve.record(), "validation_errors": errors, "offered": eann.offered})
+    if made_anew:  # saving removes the policy and the profile of an earlier model
+        save(eann, folder)
+        write_json(folder / "evaluation.json", {**curve.record(), "validation_errors": errors, "offered": eann.offered})
     title = title_of(asked)
     show(curve_table(curve, title=title, places=[f"{names[m]}, exit {exit + 1}" for m, exit in eann.offered]))
     curves = {"EANN": curve} | {f"{name} alone": evaluate(net, images) for name, net in zip(names, nets, strict=True)}

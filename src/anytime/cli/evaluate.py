@@ -209,6 +209,8 @@ def _opt_table(sources: list[Path]) -> dict[int, float]:
                 raise AnytimeError(f"{source} is not the run of one exit alone: train it with --scheme opt-I")
             errors = read_json(source / "evaluation.json").get("errors", [])
             table |= {exit: error for exit, error in enumerate(errors) if error is not None}
+        elif not source.exists():
+            raise AnytimeError(f"--opt {source}: no such file or folder")
         else:
             try:
                 table |= {int(exit): float(error) for exit, error in read_json(source).items()}

@@ -52,27 +52,29 @@ def profile(
         torch.set_num_threads(threads)
     if save and not Path(model).is_dir():
         raise AnytimeError(f"--save writes the profile beside a saved model, and {model} is not a folder")
+    own = None
     if Path(model).is_dir():
         net = load(model)
         if net.preprocessing is not None:
-            channels, size = channels or net.preprocessing.channels, size or net.preprocessing.size[0]
+            channels, own = channels or net.preprocessing.channels, net.preprocessing.size
     else:
         options = {} if classes is None else {"num_classes": classes}
         net = named(model, in_channels=channels or 3, **options)
-    channels, size = channels or 3, size or net.image_size or 224
+    side = size or net.image_size or 224
+    shape = (channels or 3, *(own if own and size is None else (side, side)))
     where = device_named(device)
     net.to(where).eval()
-    cost = anytime.costs(net, torch.empty(1, channels, size, size, device="meta"))
-    measured = anytime.profile(net, torch.randn(batch, channels, size, size, device=where), repeats)
+    cost = anytime.costs(net, torch.empty(1, *shape, device="meta"))
+    measured = anytime.profile(net, torch.randn(batch, *shape, device=where), repeats)
     path = measured.save(model) if save else None
-    others = _on_others(net, torch.randn(batch, channels, size, size), repeats, _chosen(backends, where.type))
+    others = _on_others(net, torch.randn(batch, *shape), repeats, _chosen(backends, where.type))
     if as_json:
         record = {"macs": cost.macs, "params": cost.params, "seconds": measured.through, "alone": measured.alone}
         record |= {f"{name}_seconds": profile.through for name, profile in others.items()}
         print(json.dumps(record, indent=2))
         return
     used = torch.get_num_threads()
-    about = f"{channels}×{size}×{size}, batch {batch}, {where}, {used} thread{'s' * (used > 1)}, median of {repeats}"
+    about = f"{'×'.join(map(str, shape))}, batch {batch}, {where}, {used} thread{'s' * (used > 1)}, median of {repeats}"
     show(profile_table(cost, measured, f"{model}: {about}", others))
     if path:
         print(f"Wrote {path}: anytime.predict(anytime.load({model!r}), x, deadline=…) uses it")

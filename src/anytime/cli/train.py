@@ -102,7 +102,10 @@ def _run(
     """Train as asked; what was not given comes from the run that is resumed, or else is the default."""
     asked = {"model": "resann-3-16", "data": "digits", "scheme": "adaloss", "seed": 0}
     if resume and output and (output / "run.json").is_file():
-        asked |= read_run(output).get("asked", {})
+        begun = read_run(output)
+        if begun.get("ensemble"):
+            raise AnytimeError(f"{output} holds an ensemble: anytime train-ensemble --output {output} --resume")
+        asked |= begun.get("asked", {})
     elif resume and not distributed.restarted():
         _check_resume(given, output)
     asked |= given

@@ -56,7 +56,8 @@ def decode(images: Encoded, title: str, show: bool) -> torch.Tensor:
         if image.shape != first.shape:
             raise AnytimeError(
                 f"the image in {images.where(i)} has {image.shape[1]}×{image.shape[0]} pixels, the first one "
-                f"{first.shape[1]}×{first.shape[0]}: images this small must all have the same size"
+                f"{first.shape[1]}×{first.shape[0]}: small images must all have the same size, "
+                "unless they are resized to more than 64 pixels (--size 96)"
             )
         pixels[i] = image
 

@@ -45,6 +45,10 @@ class Data:
         for name, split in self.splits().items():
             if len(split) == 0:
                 raise AnytimeError(f"data {self.name!r} has no images in the split {name!r}")
+        shapes = {name: "×".join(map(str, split.shape)) for name, split in self.splits().items()}
+        if len(set(shapes.values())) > 1:
+            each = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
+            raise AnytimeError(f"data {self.name!r}: the splits must have images of one size, and have {each}")
         if not self.classes:
             largest = max(int(split.labels.max()) for split in self.splits().values())
             object.__setattr__(self, "classes", numbered_classes(largest, f"data {self.name!r}"))
@@ -118,7 +122,8 @@ class Data:
             [(150, 1, 8, 8), (50, 1, 8, 8)]
         """
         if images is None:
-            raise AnytimeError(f"data {self.name!r} has no such split; it has: {', '.join(self.splits())}")
+            missing = " and no ".join(name for name in ("train", "validation", "test") if name not in self.splits())
+            raise AnytimeError(f"data {self.name!r} has no {missing} images; it has: {', '.join(self.splits())}")
         check_integer("batch_size", batch_size)
         for batch in images.batches(Take(indices) for indices in torch.arange(len(images)).split(batch_size)):
             yield self.normalize(batch.pixels.to(device)), batch.labels.to(device)

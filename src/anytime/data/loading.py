@@ -109,7 +109,8 @@ def _assemble(name: str, splits: dict[str, Encoded], size: int | None, show: boo
     train, classes = splits["train"], splits["train"].classes
     for part in splits.values():
         part.number_by(classes)
-    parts = {split: _open(part, f"{name}, {split}", size, show) for split, part in splits.items()}
+    large = (size or 0) > SMALL or any(max(part.image(0).size) > SMALL for part in splits.values())
+    parts = {split: _open(part, f"{name}, {split}", size, show, large) for split, part in splits.items()}
     training, validation = parts["train"], parts.get("validation")
     if validation is None:
         held_out = _held_out(train.labels)
@@ -129,8 +130,8 @@ def _held_out(labels: Tensor) -> Tensor:
     return torch.arange(len(labels) - n, len(labels))
 
 
-def _open(part: Encoded, title: str, size: int | None, show: bool) -> Images | Stream:
-    if max(part.image(0).size) > SMALL or (size or 0) > SMALL:
+def _open(part: Encoded, title: str, size: int | None, show: bool, large: bool) -> Images | Stream:
+    if large:
         return Stream(part, torch.arange(len(part)), size or 224)
     pixels = decoded(part, title, show)
     return Images(pixels if size is None else _resized(pixels, size), part.labels)
@@ -151,11 +152,13 @@ def _joined(one: Images | Stream, other: Images | Stream) -> Images:
 def _digits() -> Data:
     """The test part of UCI's *Optical Recognition of Handwritten Digits* (Alpaydin and Kaynak, CC BY 4.0).
 
-    The same images as scikit-learn's ``load_digits()``, in the same order; gray levels are 0 to 16.
+    The same images as scikit-learn's ``load_digits()``, in the same order; its gray levels, 0 to 16, become 0 to 255 as
+    in image files.
     """
     with resources.files("anytime.data").joinpath("digits.npz").open("rb") as file:
         arrays = np.load(file, allow_pickle=False)
         pixels, labels = torch.from_numpy(arrays["images"]), torch.from_numpy(arrays["labels"])
+    pixels = (pixels.float() * (255 / 16)).round().byte()
     everything = Images(pixels[:, None], labels.long())
     return Data(
         train=everything[torch.arange(1097)],

@@ -45,12 +45,15 @@ def export_run(folder: Path, output: Path | None = None, to: str = "onnx", **opt
         folder: of a finished run or a saved model.
         output: where to write it.
         to: ``onnx`` or ``executorch``.
-        options: of ``anytime.export.onnx``; with any, the model is always exported.
+        options: of ``anytime.export.onnx``; with any, the model is always exported. A policy is for all exits: with
+            ``exits`` it is left out.
     """
+    if output is not None and output.resolve() == folder.resolve():
+        raise AnytimeError(f"{output} holds the model itself: export it to another folder, e.g. {folder / to}")
     target, export = output or folder / to, {"onnx": onnx, "executorch": executorch}[to]
     net = load(folder)
     source = str(read_json(folder / CONFIG)["weights"])
-    policy = Policy.load(folder) if (folder / POLICY).is_file() and not options else None
+    policy = Policy.load(folder) if (folder / POLICY).is_file() and "exits" not in options else None
     if not options and output is None and (target / DESCRIPTION).is_file():
         found = read_description(target)
         if found.about.get("source") == source and found.policy == policy and len(found.exits) == net.exits:
