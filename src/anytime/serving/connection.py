@@ -14,7 +14,8 @@ def bounded(limits: Limits) -> type[HttpToolsProtocol]:
 
 
 class Connection(HttpToolsProtocol):
-    """One client. A request's headers must be here within ``limits.read`` seconds and ``limits.header`` bytes.
+    """One client. A request's headers must be here within ``limits.read`` seconds and ``limits.header`` bytes;
+    what comes after a reply counts as the beginning of the next one.
 
     Requests find it as ``scope["connection"]``.
     """
@@ -42,6 +43,8 @@ class Connection(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         """Bytes of a request."""
         super().data_received(data)
+        if self._timer is None and self.cycle is not None and self.cycle.response_complete:
+            self._expect_headers()  # also after what is left of a body that nobody reads: it keeps no connection open
         if self._in_headers:
             self._header_bytes += len(data)
             if self._header_bytes > self.limits.header and not self.transport.is_closing():
