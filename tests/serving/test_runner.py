@@ -39,7 +39,7 @@ def test_clients_that_choose_shapes_do_not_fill_the_memory():
 
 
 def test_a_policy_that_fails_on_an_input_fails_that_request_alone(monkeypatch):
-    def leaves(self, exit, scores):
+    def leaves(_, __, scores):
         if scores.isnan().any():
             raise ValueError("no scores")
         return scores > 1
@@ -64,7 +64,7 @@ def test_a_head_that_fails_before_a_stage_without_an_exit_ends_its_request():
     runner, news = runner_of(net)
     join = net.join
     net.join = lambda states: join(states) if len(states) == 1 else 1 / 0  # each runs alone
-    net.exit_after = lambda stage, state: 1 / 0
+    net.exit_after = lambda *_: 1 / 0
     for i in range(2):
         runner.add(i, torch.randn(1, 4), deadline=float("inf"))
     while not runner.idle:

@@ -176,7 +176,8 @@ class Runner:
     def _run(self, tasks: Sequence[Task]) -> None:
         stage = tasks[0].stage
         if self.exits[stage] is None and tasks[0].exit >= 0:  # the stage may change what the latest exit looks at
-            if not self._evaluate([task for task in tasks if task.of.logits is None]):
+            seen = self._evaluate([task for task in tasks if task.of.logits is None])
+            if not seen:
                 return
         if self.exits[stage] is not None and tasks[0].exit < 0:
             self.news += [Event(task.id, "first") for task in tasks]
@@ -272,7 +273,7 @@ class Runner:
         self.news.append(Event(task.id, "done", task.exit, task.of.logits, stopped_by, self.clock()))
 
     def _failed(self, tasks: Sequence[Task], error: Exception) -> None:
-        """A stage, head or policy failed: alone, that is the request's error; in a batch, all begin again, each alone."""
+        """Something failed on tasks: alone, that is the request's error; in a batch, all begin again, each alone."""
         for task in tasks:
             if len(tasks) == 1:
                 self._drop(task)
