@@ -54,6 +54,7 @@ def test_pages_of_other_sites_may_not_use_it():
     guard = Guard(ANSWERS)
     assert status(guard, method="POST", Origin="http://evil.example") == 403
     assert status(guard, method="POST", Origin="null") == 403
+    assert status(guard, method="POST", Origin="http://[") == 403
     assert status(guard, method="POST", Origin="http://localhost:8001") == 403
     assert status(guard, method="POST", Origin="http://localhost:8000") == 200
 

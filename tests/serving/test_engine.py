@@ -160,6 +160,25 @@ def test_samples_that_are_sure_leave():
     assert (answer.exit, answer.complete, answer.stopped_by) == (0, False, "policy")
 
 
+def test_numbers_that_are_too_large_leave_the_engine_alive():
+    net, gate = gated()
+    gate.open.set()
+    policy = Policy("confidence", [1.0, 1.0], [1.0] * 3, [1.0] * 3, [1.0] * 3, 1.0)
+    with anytime.Engine(net, processes=0, policy=policy, profile=instant(), example=torch.zeros(1, 4)) as engine:
+        assert engine.submit(torch.full((1, 4), torch.inf), deadline=LONG).result(60).logits.isnan().any()
+        assert engine.submit(torch.zeros(1, 4), deadline=LONG).result(60).complete
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_an_engine_whose_thread_has_ended_says_so(served):
+    engine, _, _ = served
+    engine._crew.workers[0].runner.step = lambda: 1 / 0
+    with pytest.raises(EngineDiedError, match="thread ended with ZeroDivisionError"):
+        engine.submit(torch.zeros(1, 4), deadline=LONG).result(60)
+    with pytest.raises(EngineDiedError, match="make a new Engine"):
+        engine.submit(torch.zeros(1, 4), deadline=LONG)
+
+
 @pytest.mark.parametrize("score", ["confidence", "patience"])
 def test_a_policy_chooses_the_exits_that_it_chooses_alone(score):
     torch.manual_seed(1)

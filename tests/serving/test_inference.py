@@ -1,15 +1,21 @@
 """The Open Inference Protocol over HTTP, as Triton's own client speaks it."""
 
+import asyncio
 import io
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from pictures import encoded
 from PIL import Image
+from starlette.exceptions import HTTPException
 
 import anytime
+from anytime.serving import inference
+from anytime.serving.limits import Limits
+from anytime.serving.service import ClientGoneError, Exchange
 
 INPUT = {"name": "input", "datatype": "FP32", "shape": [1, 1, 8, 8], "data": [0.0] * 64}
 
@@ -76,6 +82,25 @@ def test_pixels_and_encoded_images_are_preprocessed(triton, run_folder):
         assert np.allclose(answer.as_numpy("logits"), expected, atol=1e-4), kind
 
 
+@pytest.mark.parametrize("error", [HTTPException, ClientGoneError])
+def test_images_are_decoded_while_somebody_waits(monkeypatch, error):
+    connection, exchange, decoded = SimpleNamespace(lost=False), Exchange(), []
+    exchange.begin(600.0)
+
+    async def prepare(content, *_):
+        decoded.append(content)
+        if len(decoded) == 2:
+            connection.lost = error is ClientGoneError
+            exchange.deadline = 600.0 if connection.lost else 0.0
+
+    monkeypatch.setattr(inference, "prepare_soon", prepare)
+    request = SimpleNamespace(scope={"service": SimpleNamespace(limits=Limits()), "connection": connection})
+    images = SimpleNamespace(arrays={"input": np.array([b"a", b"b", b"c"], object)})
+    with pytest.raises(error):
+        asyncio.run(inference._batch(request, images, SimpleNamespace(preprocessing=prepare), exchange))
+    assert decoded == [b"a", b"b"]
+
+
 def test_triton_loads_a_model_again(triton):
     _, client = triton
     client.load_model("digits")
@@ -113,7 +138,6 @@ def test_a_model_has_one_version(client):
 
 def test_the_document_describes_every_route():
     from anytime.serving.app import OPENAPI, create_app
-    from anytime.serving.limits import Limits
     from anytime.serving.service import Service
 
     routes = create_app(Service({}, Limits())).app.routes

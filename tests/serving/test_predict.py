@@ -43,8 +43,10 @@ def test_json_holds_images_or_numbers(client, run_folder):
     body = {"image": base64.b64encode(content).decode(), "deadline": "30s"}
     net = anytime.load(run_folder)
     numbers = {"input": net.preprocess(Image.open(io.BytesIO(content)))[0].tolist(), "deadline": "30s"}
-    for each in (body, numbers):
-        answer = client.post("/predict", json=each).json()
+    wrapped = {**body, "image": base64.encodebytes(content).decode()}
+    for each in (body, numbers, wrapped):
+        headers = {"Content-Type": "Application/JSON; charset=utf-8"}
+        answer = client.post("/predict", content=json.dumps(each), headers=headers).json()
         assert answer["class"] == straight["class"]
         assert answer["probability"] == pytest.approx(straight["probability"], abs=1e-5)
 
@@ -102,8 +104,12 @@ def test_what_cannot_be_answered_is_explained(client, path, content, status, rea
         ({"input": "five"}, "Expected `array"),
         ({"input": [[[1e39] * 8] * 8]}, "infinite"),
         ({"input": [[[3e38] * 8] * 8]}, "infinite or no number"),
-        ({"image": "not base64!"}, "PNG, JPEG or WebP"),
-        ({"image": "aGk=", "input": [1]}, "PNG, JPEG or WebP"),
+        ({"image": "aGk="}, "PNG, JPEG or WebP"),
+        ({"image": "not base64!"}, "image must be base64"),
+        ({"image": "é"}, "image must be base64"),
+        ({"image": "data:image/png;base64,aGk="}, "nothing such as data:"),
+        ({"image": "aGk=", "input": [1]}, 'either "image" or "input"'),
+        ({}, 'either "image" or "input"'),
         ({"path": "/etc/passwd"}, "unknown field"),
         ([], "Expected `object`"),
     ],

@@ -114,6 +114,7 @@ def test_tensors_that_are_not_what_they_say(change, reason):
         (b'{"inputs": []}', "15", "must be a number of bytes"),
         (b'{"inputs": []}', "-1", "must be a number of bytes"),
         (b'{"inputs": []}', "9" * 40, "must be a number of bytes"),
+        (b'{"inputs": []}', "0" * 5000, "must be a number of bytes"),
         (json.dumps({"inputs": [X, X]}).encode(), None, "two inputs called 'x'"),
         (b" " * (4 * 2**20 + 1), None, "send binary data"),
         (b'{"inputs": []}\xff', None, "not the JSON"),

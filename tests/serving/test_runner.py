@@ -5,18 +5,21 @@ import gc
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
 import anytime
 from anytime.inference.batch_times import BatchTimes, Line, sample_form
+from anytime.inference.policy import Policy
 from anytime.serving.runner import FORMS, Batch, Runner, Settings
 from anytime.serving.scheduler import Task
 
 
-def runner_of(net, largest=4):
-    times = BatchTimes([Line(1e-4, 1e-4)] * net.exits, [Line(1e-5, 1e-5)] * net.exits)
+def runner_of(net, largest=4, policy=None):
+    heads = [None if exit is None else Line(1e-5, 1e-5) for exit in net.stage_exits]
+    times = BatchTimes([Line(1e-4, 1e-4)] * len(heads), heads)
     news = []
     accuracy = [(exit + 1) / net.exits for exit in range(net.exits)]
-    return Runner(net, Settings(times, accuracy, largest, None), news.extend), news
+    return Runner(net, Settings(times, accuracy, largest, policy), news.extend), news
 
 
 def test_clients_that_choose_shapes_do_not_fill_the_memory():
@@ -33,6 +36,40 @@ def test_clients_that_choose_shapes_do_not_fill_the_memory():
     with torch.inference_mode():
         for i, x in enumerate(xs):
             torch.testing.assert_close(done[i].logits, net(x)[done[i].exit], atol=1e-5, rtol=1e-4)
+
+
+def test_a_policy_that_fails_on_an_input_fails_that_request_alone(monkeypatch):
+    def leaves(_, __, scores):
+        if scores.isnan().any():
+            raise ValueError("no scores")
+        return scores > 1
+
+    monkeypatch.setattr(Policy, "leaves", leaves)
+    policy = Policy("confidence", [0.5, 0.5], [1.0] * 3, [1.0] * 3, [1.0] * 3, 1.0)
+    runner, news = runner_of(anytime.create_model("resann-1-4").eval(), policy=policy)
+    for i, number in enumerate([0.0, torch.nan, 1.0]):
+        runner.add(i, torch.full((1, 3, 8, 8), number), deadline=float("inf"))
+    while not runner.idle:
+        runner.step()
+    assert {event.id: event.kind for event in news if event.kind != "first"} == {0: "done", 1: "failed", 2: "done"}
+
+
+def test_a_head_that_fails_before_a_stage_without_an_exit_ends_its_request():
+    members = [
+        anytime.AnytimeNetwork([nn.Linear(4, 4) for _ in range(3)], [nn.Linear(4, 3) for _ in range(3)])
+        for _ in range(2)
+    ]
+    net = anytime.EANN(members).eval()
+    net.offered = [(0, 0), (1, 2)]
+    runner, news = runner_of(net)
+    join = net.join
+    net.join = lambda states: join(states) if len(states) == 1 else 1 / 0  # each runs alone
+    net.exit_after = lambda *_: 1 / 0
+    for i in range(2):
+        runner.add(i, torch.randn(1, 4), deadline=float("inf"))
+    while not runner.idle:
+        runner.step()
+    assert sorted(event.id for event in news if event.kind == "failed") == [0, 1]
 
 
 def test_a_shape_that_is_asked_for_all_the_time_stays_known():

@@ -14,7 +14,8 @@ def bounded(limits: Limits) -> type[HttpToolsProtocol]:
 
 
 class Connection(HttpToolsProtocol):
-    """One client. A request's headers must be here within ``limits.read`` seconds and ``limits.header`` bytes.
+    """One client. A request's headers must be here within ``limits.read`` seconds and ``limits.header`` bytes;
+    what comes after a reply counts as the beginning of the next one.
 
     Requests find it as ``scope["connection"]``.
     """
@@ -28,7 +29,7 @@ class Connection(HttpToolsProtocol):
     def connection_made(self, transport: Any) -> None:
         """A new connection: its first request must begin soon."""
         super().connection_made(transport)
-        self._header_bytes, self._in_headers, self._timer = 0, True, None
+        self._header_bytes, self._unfinished, self._in_headers, self._timer = 0, 0, True, None
         self._expect_headers()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -41,27 +42,28 @@ class Connection(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes of a request."""
+        self._unfinished += len(data)
         super().data_received(data)
-        if self._in_headers:
-            self._header_bytes += len(data)
-            if self._header_bytes > self.limits.header and not self.transport.is_closing():
-                self._refuse(431, "the headers are too large")
+        if self._timer is None and self.cycle is not None and self.cycle.response_complete:
+            self._expect_headers()  # also after what is left of a body that nobody reads: it keeps no connection open
+        if self._in_headers and self._header_bytes + self._unfinished > self.limits.header:
+            self._refuse(431, "the headers are too large")
 
     def on_message_begin(self) -> None:
         """The first line of a request has begun."""
         super().on_message_begin()
-        self._header_bytes, self._in_headers, self._too_large = 0, True, False
+        self._header_bytes, self._unfinished, self._in_headers, self._too_large = 0, 0, True, False
         if self._timer is None:
             self._expect_headers()
 
     def on_url(self, url: bytes) -> None:
         """A part of the address."""
-        self._count(url)
+        self._count(len(url))
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """A header."""
-        self._count(name, value)
+        self._count(len(name) + len(value) + len(": \r\n"))
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
@@ -78,9 +80,9 @@ class Connection(HttpToolsProtocol):
         else:
             self._refuse(400, msg)
 
-    def _count(self, *parts: bytes) -> None:
-        """A single read may hold more than the limit, so that parts are counted too; the error ends the parsing."""
-        self._header_bytes += sum(map(len, parts))
+    def _count(self, size: int) -> None:
+        """Count a complete part of the headers; reads after it lie within the next. The error ends the parsing."""
+        self._header_bytes, self._unfinished = self._header_bytes + size, 0
         if self._header_bytes > self.limits.header:
             self._too_large = True
             raise ValueError("the headers are too large")

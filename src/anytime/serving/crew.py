@@ -19,7 +19,7 @@ from anytime.serving.worker import Job, News, ProcessWorker, ThreadWorker, pack
 
 
 class EngineDiedError(AnytimeError):
-    """The process that worked on the request ended, and there was no time to run it again."""
+    """The process or thread that worked on the request ended, and it could not be run again."""
 
 
 class Crew:
@@ -53,6 +53,8 @@ class Crew:
         self._lock, self._closed = threading.Lock(), False
         self.workers: list[Any] = []
         self.pace: dict[Any, Pace] = {}
+        self.replaces = processes > 0
+        """Whether a worker that has died is replaced."""
         self._spare: ProcessWorker | None = None
         self._wants_spare = spare and processes > 0
         self._arena: Arena | None = None

@@ -163,6 +163,8 @@ class Engine:
         if os.getpid() != self._owner:
             raise AnytimeError("this engine belongs to the parent process: make an Engine in this one")
         workers = self._crew.workers
+        if not workers and not self._crew.replaces:
+            raise EngineDiedError("the engine's thread has ended: make a new Engine; a process would be replaced")
         if not workers:
             raise OverloadedError("no engine process is ready: one is being started", 1.0)
         worst, seconds, best = inf, 0.0, None
@@ -284,7 +286,7 @@ class Engine:
                     self._forget(request)
                     lost.append(request)
         for request in lost:
-            self._fail(request, EngineDiedError(f"{reason}, and there was no time to run the request again"))
+            self._fail(request, EngineDiedError(f"{reason}, and the request could not be run again"))
 
     _closing_now = False
 

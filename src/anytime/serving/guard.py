@@ -63,7 +63,7 @@ class Guard:
         if self.hosts and _name(host) not in self.hosts:
             return error_reply(421, f"this server is not called {host[:60]!r}")
         origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc != host:
+        if origin is not None and _place(origin) != host:
             return error_reply(403, "pages of other sites may not use this server")
         if self.expected is None or scope["path"] in OPEN or scope["path"].startswith("/page/"):
             return None
@@ -77,6 +77,14 @@ SAFE_HEADERS = [
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
 ]
+
+
+def _place(origin: str) -> str | None:
+    """The name and port in an Origin header; None if it is no address."""
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return None
 
 
 def _name(host: str) -> str:

@@ -17,7 +17,7 @@ from anytime.serving.protocol import LENGTH_HEADER, format_response, parse_reque
 from anytime.serving.protocol import Request as Inference
 from anytime.serving.replies import json_reply
 from anytime.serving.served import Loaded, Served, check_finite
-from anytime.serving.service import Service, answers_of, submit
+from anytime.serving.service import ClientGoneError, Exchange, Service, answers_of, submit
 
 INPUT = "input"
 OUTPUTS = {
@@ -107,7 +107,7 @@ async def infer(request: Request) -> Response:
             inference = parse_request(body, request.headers.get(LENGTH_HEADER))
             inference.wants(OUTPUTS)
             exchange.begin(service.deadline(request, None, inference.parameters.get("timeout")))
-            batch = await _batch(inference, loaded, service)
+            batch = await _batch(request, inference, loaded, exchange)
             futures = []
             try:
                 futures = [submit(loaded, row, exchange) for row in batch.split(1)]
@@ -120,17 +120,23 @@ async def infer(request: Request) -> Response:
             return Response(content, headers=headers)
 
 
-async def _batch(inference: Inference, loaded: Loaded, service: Service) -> Tensor:
+async def _batch(request: Request, inference: Inference, loaded: Loaded, exchange: Exchange) -> Tensor:
     """The samples of a request: floats as the network sees them, pixels, or encoded images."""
     if list(inference.arrays) != [INPUT]:
         raise AnytimeError(f"the inputs are {list(inference.arrays)[:9]}; expected one, called {INPUT!r}")
-    array, prepare = inference.arrays[INPUT], loaded.preprocessing
-    if array.ndim < 1 or not 1 <= len(array) <= service.limits.rows:
-        raise AnytimeError(f"the input has the shape {list(array.shape)}; expected 1 to {service.limits.rows} samples")
+    array, prepare, limits = inference.arrays[INPUT], loaded.preprocessing, _service(request).limits
+    if array.ndim < 1 or not 1 <= len(array) <= limits.rows:
+        raise AnytimeError(f"the input has the shape {list(array.shape)}; expected 1 to {limits.rows} samples")
     if array.dtype == object:
         if prepare is None or array.ndim != 1:
             raise AnytimeError("encoded images are a list of BYTES, for a model that knows how to preprocess them")
-        return torch.cat([await prepare_soon(each, prepare, service.limits.pixels) for each in array])
+        rows = []
+        for each in array:
+            _ = exchange.left  # raises after the deadline
+            if request.scope["connection"].lost:
+                raise ClientGoneError
+            rows.append(await prepare_soon(each, prepare, limits.pixels))
+        return torch.cat(rows)
     if array.dtype == np.uint8 and prepare is not None:
         if array.shape[1:] != loaded.shape:
             raise AnytimeError(f"the pixels have the shape {list(array.shape)}; expected [N, *{loaded.shape}]")

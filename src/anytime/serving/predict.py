@@ -2,9 +2,7 @@
 
 import asyncio
 import base64
-import binascii
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import suppress
 from heapq import nlargest
 from typing import Any
 
@@ -57,18 +55,28 @@ async def predict(request: Request) -> Response:
 async def _sample(request: Request, service: Service, loaded: Loaded, exchange: Exchange) -> Tensor:
     """What the body holds, as a batch of one; sets the deadline."""
     async with body_of(request, service) as body:
-        sample = Sample()
-        if request.headers.get("content-type", "").partition(";")[0].strip() == "application/json":
+        kind, sample = request.headers.get("content-type", "").partition(";")[0].strip().lower(), None
+        if kind == "application/json":
             sample = parse_json(_decoder, body)
-        exchange.begin(service.deadline(request, sample.deadline))
-        if sample.input is not None and sample.image is None:
-            return _numbers(sample.input)
-        if sample.image is not None and sample.input is None:
-            with suppress(binascii.Error, ValueError):
-                body = base64.b64decode(sample.image, validate=True)
+        exchange.begin(service.deadline(request, sample and sample.deadline))
+        if sample is not None:
+            if (sample.image is None) == (sample.input is None):
+                raise AnytimeError('the JSON must hold either "image" or "input"')
+            if sample.image is None:
+                return _numbers(sample.input)
+            body = _bytes(sample.image)
         if loaded.preprocessing is None:
             raise AnytimeError('this model does not know how images are preprocessed: send JSON {"input": [...]}')
         return await prepare_soon(body, loaded.preprocessing, service.limits.pixels)
+
+
+def _bytes(text: str) -> bytes:
+    try:
+        return base64.b64decode("".join(text.split()), validate=True)  # many encoders wrap lines
+    except ValueError as error:
+        raise AnytimeError(
+            f"image must be base64, with nothing such as data:image/png;base64, before it: {error}"
+        ) from error
 
 
 def _numbers(nested: list[Any]) -> Tensor:

@@ -98,7 +98,8 @@ def parse_request(body: bytes, header_length: str | None = None) -> Request:
     """
     end = len(body)
     if header_length is not None:
-        if not (header_length.isascii() and header_length.isdigit()) or int(header_length[:12]) > end:
+        digits = header_length.isascii() and header_length.isdigit() and len(header_length) <= 12
+        if not digits or int(header_length) > end:
             raise AnytimeError(f"{LENGTH_HEADER}: {header_length[:40]} must be a number of bytes, at most {end}")
         end = int(header_length)
     request = parse_json(_decoder, body[:end])

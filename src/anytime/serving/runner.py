@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Hashable, Sequence
 from itertools import accumulate
-from math import prod
+from math import isfinite, prod
 from typing import Any, NamedTuple
 
 import torch
@@ -176,7 +176,9 @@ class Runner:
     def _run(self, tasks: Sequence[Task]) -> None:
         stage = tasks[0].stage
         if self.exits[stage] is None and tasks[0].exit >= 0:  # the stage may change what the latest exit looks at
-            self._evaluate([task for task in tasks if task.of.logits is None])
+            seen = self._evaluate([task for task in tasks if task.of.logits is None])
+            if not seen:
+                return
         if self.exits[stage] is not None and tasks[0].exit < 0:
             self.news += [Event(task.id, "first") for task in tasks]
             self.flush()
@@ -194,7 +196,10 @@ class Runner:
             if exit is not None:
                 task.exit, task.of.logits = exit, None
         if exit is not None:
-            self._look(batch.tasks)
+            try:
+                self._look(batch.tasks)
+            except Exception as error:
+                self._failed([task for task in batch.tasks if task.id in self.by_id], error)
 
     def _look(self, tasks: Sequence[Task]) -> None:
         """Evaluate the exit just reached for those who want to see it, and let go those that it is sure of."""
@@ -226,9 +231,10 @@ class Runner:
             self._finish(task, "policy")
         elif score is not None and self.settings.policy is not None and self.settings.policy.score == "confidence":
             # What is left to gain for this sample, compared with the average one at this exit.
-            doubt = 1 - self._tables(task.form).accuracy[task.exit]
-            task.weight = min(max((1 - float(score.mean())) / max(doubt, 1e-3), 0.1), 4.0)
-            task.shift = self._tables(task.form).shift(task.weight)
+            doubt, left = 1 - self._tables(task.form).accuracy[task.exit], 1 - float(score.mean())
+            if isfinite(left):  # numbers that are too large for the network give none
+                task.weight = min(max(left / max(doubt, 1e-3), 0.1), 4.0)
+                task.shift = self._tables(task.form).shift(task.weight)
 
     def _answer(self, tasks: Sequence[Task]) -> None:
         begun = self.clock()
@@ -267,7 +273,7 @@ class Runner:
         self.news.append(Event(task.id, "done", task.exit, task.of.logits, stopped_by, self.clock()))
 
     def _failed(self, tasks: Sequence[Task], error: Exception) -> None:
-        """A stage or head failed: alone, that is the request's error; in a batch, all begin again, each alone."""
+        """Something failed on tasks: alone, that is the request's error; in a batch, all begin again, each alone."""
         for task in tasks:
             if len(tasks) == 1:
                 self._drop(task)

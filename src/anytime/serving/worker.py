@@ -101,7 +101,7 @@ class ThreadWorker:
         try:
             run(self.runner, self._receive, lambda _, x: x)
         except BaseException as error:
-            self.died(self, f"{type(error).__name__}: {error}")
+            self.died(self, f"the engine's thread ended with {type(error).__name__}: {error}")
             raise
 
     def _receive(self, wait: bool) -> list[Any]:

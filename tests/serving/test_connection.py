@@ -1,0 +1,98 @@
+"""A connection by itself: it is fed by hand."""
+
+import asyncio
+
+import pytest
+from starlette.responses import PlainTextResponse
+from uvicorn.config import Config
+from uvicorn.server import ServerState
+
+from anytime.serving.connection import bounded
+from anytime.serving.limits import Limits
+
+
+class Transport:
+    """Keeps what is written."""
+
+    def __init__(self):
+        self.written, self.closed = b"", False
+
+    def write(self, content):
+        self.written += content
+
+    def close(self):
+        self.closed = True
+
+    def is_closing(self):
+        return self.closed
+
+    def get_extra_info(self, _):
+        return None
+
+    def pause_reading(self):
+        pass
+
+    resume_reading = pause_reading
+
+
+async def connected(**limits):
+    """A connection to an application that reads no bodies, and its transport."""
+    config = Config(PlainTextResponse("hello"), log_config=None)
+    connection, transport = bounded(Limits(**limits))(config, ServerState(), {}), Transport()
+    connection.connection_made(transport)
+    return connection, transport
+
+
+async def soon(condition):
+    for _ in range(500):
+        if condition():
+            return True
+        await asyncio.sleep(0.01)
+    return False
+
+
+@pytest.mark.parametrize("more", [b"x", b"\r\n"])
+def test_bytes_after_a_reply_keep_no_connection_open(more):
+    async def drip():
+        connection, transport = await connected(read=0.1)
+        length = b"Content-Length: 1000000\r\n" if more == b"x" else b""
+        connection.data_received(b"GET / HTTP/1.1\r\n" + length + b"\r\n")
+        assert await soon(lambda: b"hello" in transport.written)
+        assert not transport.closed
+        assert await soon(lambda: transport.closed or connection.data_received(more))
+
+    asyncio.run(drip())
+
+
+def replies(*reads):
+    """What comes back if a connection with 4,000 bytes for headers reads this."""
+
+    async def read():
+        connection, transport = await connected(header=4000)
+        for data in reads:
+            if not transport.closed:
+                connection.data_received(data)
+        await soon(lambda: transport.written)
+        return transport.written
+
+    return asyncio.run(read())
+
+
+def test_headers_are_counted_once():
+    assert replies(b"GET / HTTP/1.1\r\nX: " + 2500 * b"a" + b"\r\n", b"Y: " + 1000 * b"a" + b"\r\n\r\n").endswith(
+        b"hello"
+    )
+
+
+def test_bodies_are_no_headers():
+    first = b"POST / HTTP/1.1\r\nContent-Length: 5000\r\n\r\n" + bytes(5000)
+    assert replies(first + b"GET / HTTP/1.1\r\nX: ").endswith(b"hello")
+
+
+@pytest.mark.parametrize("part", [b"a", b"X: a\r\n", b"a" * 500])
+def test_headers_without_an_end(part):
+    assert replies(b"GET / HTTP/1.1\r\nX: ", *[part] * 4000).startswith(b"HTTP/1.1 431")
+
+
+def test_an_address_without_an_end():
+    assert replies(b"GET /", *[b"a" * 500] * 9).startswith(b"HTTP/1.1 431")
