@@ -109,7 +109,7 @@ def _assemble(name: str, splits: dict[str, Encoded], size: int | None, show: boo
     train, classes = splits["train"], splits["train"].classes
     for part in splits.values():
         part.number_by(classes)
-    large = (size or 0) > SMALL or any(max(part.image(0).size) > SMALL for part in splits.values())
+    large = max(size or 0, *(max(part.image(0).size) for part in splits.values())) > SMALL
     parts = {split: _open(part, f"{name}, {split}", size, show, large) for split, part in splits.items()}
     training, validation = parts["train"], parts.get("validation")
     if validation is None:
