@@ -19,6 +19,9 @@ def test_the_new_model_answers_as_in_python(run, trained, rule):
         torch.testing.assert_close(answer, wanted)
     assert f"{anytime.evaluate(expected, data).errors[-1]:.2%}" in out
     assert run(f"evaluate a-{rule}")[0] == 0
+    for line in (f"combine a --rule {rule}", f"combine a --rule {rule} --output a"):
+        code, _, err = run(line)
+        assert (code, "holds a model: name another folder" in err) == (2, True)
 
 
 def test_rules_that_must_be_trained_are_refused(run, trained):

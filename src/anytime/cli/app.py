@@ -14,6 +14,7 @@ import anytime
 from anytime.errors import AnytimeError, require
 from anytime.evaluation import Curve
 from anytime.plotting import plot_curves
+from anytime.saving import CONFIG
 
 try:
     typer: Any = require("typer", "cli")
@@ -64,6 +65,12 @@ def device_named(name: str) -> torch.device:
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0]
         raise AnytimeError(f"--device {name} cannot be used here: {reason}; --device cpu always can") from None
+
+
+def check_free(output: Path) -> None:
+    """Refuse a folder that holds a model or a run: its weights would be lost."""
+    if any((output / name).exists() for name in (CONFIG, "run.json")):
+        raise AnytimeError(f"--output {output} holds a model: name another folder, or delete this one first")
 
 
 def last_weights(folder: Path) -> list[float] | None:

@@ -3,10 +3,8 @@
 from pathlib import Path
 from typing import Annotated
 
-import torch
-
 import anytime
-from anytime.cli.app import DEVICES, Option, app, device_named, typer
+from anytime.cli.app import DEVICES, Option, app, check_free, device_named, typer
 from anytime.cli.evaluate import asked_of, data_of, prepared
 from anytime.cli.tables import compared_table, show
 from anytime.errors import AnytimeError
@@ -39,6 +37,8 @@ def combine_command(
     """
     if rule not in RULES:
         raise AnytimeError(f"--rule {rule} must be one of {', '.join(RULES)}")
+    target = run.with_name(f"{run.name}-{rule}") if output is None else output
+    check_free(target)
     net = load(run).to(device_named(device))
     images = prepared(net, run, data_of(run, data))
     where = next(net.parameters()).device
@@ -49,8 +49,7 @@ def combine_command(
         collect(each, images.batches(images.test, device=where)).wrong.double().mean(1).tolist()
         for each in (net, combined)
     )
-    target = run.with_name(f"{run.name}-{rule}") if output is None else output
     asked = asked_of(run)
-    save(combined.to(torch.device("cpu")), target, **{k: asked[k] for k in ("model", "data", "size") if k in asked})
+    save(combined, target, **{k: asked[k] for k in ("model", "data", "size") if k in asked})
     show(compared_table(before, after, f"Test errors of {run}", ("each exit's own", rule)))
     print(f"Wrote {target}; serve it with: anytime serve {target}")

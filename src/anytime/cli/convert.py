@@ -7,13 +7,13 @@ from typing import Annotated, Any
 import torch
 
 import anytime
-from anytime.cli.app import DATA, Option, app, typer
+from anytime.cli.app import DATA, Option, app, check_free, typer
 from anytime.conversion.constructors import LIBRARIES, build_converted, is_constructor, options_for
 from anytime.data.dataset import Data
 from anytime.data.loading import load_data
 from anytime.errors import AnytimeError
 from anytime.network import AnytimeNetwork
-from anytime.saving import CONFIG, load, save
+from anytime.saving import load, save
 
 EXITS = "Number of exits, or the modules after which to exit: layer1,layer2 (for constructors)."
 PRETRAINED = "Start from the weights that timm or torchvision downloads, or has in its cache."
@@ -51,8 +51,7 @@ def convert(
             f"cannot convert {model!r}: expected timm:NAME, torchvision:NAME, transformers:CLASS or "
             "package.module:function, e.g. timm:resnet18"
         )
-    if (output / CONFIG).exists() or (output / "run.json").exists():
-        raise AnytimeError(f"--output {output} holds a model: name another folder, or delete this one first")
+    check_free(output)
     images = load_data(data, size=size)
     torch.manual_seed(seed)
     asked = {"model": model, "exits": exits, "option": option or [], "pretrained": pretrained}
