@@ -125,6 +125,15 @@ def test_features_that_are_changed_in_place_later():
     agrees(InPlace(), torch.randn(2, 3, 12, 12))
 
 
+def test_features_that_dropout_changes_in_place():
+    blocks = [nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 16)) for _ in range(4)]
+    model = nn.Sequential(*(m for block in blocks for m in (block, nn.Dropout(0.9, inplace=True))), nn.Linear(16, 5))
+    net = anytime.convert(model, V, exits=["0", "2", "4"]).train()
+    with torch.no_grad():
+        first = net.heads[0].head(blocks[0](V))  # the first dropout comes after it
+        assert torch.equal(net(V)[0], first)
+
+
 def test_tied_weights_are_saved_once(tmp_path):
     class Tied(nn.Module):
         def __init__(self):

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from anytime.conversion.graph import NotCaptured
@@ -20,7 +20,7 @@ class Features(NamedTuple):
 
     value: Tensor
     changed_later: bool
-    """Whether the model changes it in place after the exit."""
+    """Whether the model changes it in place after the exit, in evaluation or in training mode."""
 
 
 def observe(trunk: Trunk, places: list[Place], example: Any) -> dict[Place, Features]:
@@ -34,7 +34,11 @@ def observe(trunk: Trunk, places: list[Place], example: Any) -> dict[Place, Feat
 
     with Watch(trunk.model, places, note):
         trunk(example)
-    return {place: Features(clone, tensor._version != version) for place, (tensor, clone, version) in seen.items()}
+    # Dropout works in training alone, so what is seen here does not tell.
+    drops = any(isinstance(m, nn.modules.dropout._DropoutNd) and m.inplace for m in trunk.model.modules())
+    return {
+        place: Features(clone, drops or tensor._version != version) for place, (tensor, clone, version) in seen.items()
+    }
 
 
 def verify(net: ConvertedNetwork, example: Any, logits: Tensor, features: Mapping[Place, Features]) -> None:
