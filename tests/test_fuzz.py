@@ -10,7 +10,8 @@ from forge import forge_json
 from fuzz import mutations
 
 import anytime
-from anytime.inference.latency import Kind, Profile, read_profiles
+from anytime.inference.latency import Profile, read_profiles
+from anytime.inference.measuring import Kind
 from anytime.training.checkpoint import CHECKPOINT, load_checkpoint, save_checkpoint
 from anytime.training.run_folder import RunFolder, read_run
 

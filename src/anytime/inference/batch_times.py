@@ -1,6 +1,5 @@
 """Seconds of each stage and head by the size of the batch: what a server plans with."""
 
-import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,15 +8,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten
 
-from anytime.errors import AnytimeError, check_integer
-from anytime.files import read_json, write_json
-from anytime.inference.latency import Kind, kind_of, synchronize
-from anytime.inputs import as_input, device_of
-from anytime.network import clone_tensors
+from anytime.errors import check_integer
+from anytime.inference.measuring import Kind, add_to_file, kind_of, measure, read_from_file
+from anytime.inputs import as_input
 
 FILE = "batch_times.json"
 BATCHES = (1, 2, 4, 8, 16, 32)
@@ -57,36 +53,20 @@ class BatchTimes:
 
     def save(self, folder: str | Path) -> Path:
         """Write it beside a model as ``batch_times.json``, replacing one of the same kind."""
-        path = Path(folder) / FILE
-        every = [*(times for times in read_batch_times(folder) if times.kind != self.kind), self]
-        entries = [
-            {**(times.kind._asdict() if times.kind else {}), "stages": times.stages, "heads": times.heads}
-            for times in every
-        ]
-        write_json(path, {"times": entries}, sealed=True)
-        return path
+        return add_to_file(Path(folder) / FILE, "times", read_batch_times(folder), self)
 
 
 def read_batch_times(folder: str | Path) -> list[BatchTimes]:
     """What ``BatchTimes.save`` wrote beside a model, if anything."""
-    path = Path(folder) / FILE
-    if not path.is_file():
-        return []
-    try:
-        return [_checked(entry) for entry in read_json(path, sealed=True)["times"]]
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
-        reason = " ".join(str(error).split())
-        raise AnytimeError(f"{path} is damaged ({reason}): delete it, and it is measured again") from None
+    return read_from_file(Path(folder) / FILE, "times", _checked, "delete it, and it is measured again")
 
 
-def _checked(entry: dict[str, Any]) -> BatchTimes:
-    stages = [Line(*map(float, line)) for line in entry["stages"]]
-    heads = [line and Line(*map(float, line)) for line in entry["heads"]]
-    numbers = chain(*stages, *(line for line in heads if line))
-    if len(stages) != len(heads) or not stages or not all(0 <= n < 1e9 for n in numbers):
-        raise ValueError("stages and heads must be as many, of seconds >= 0")
-    inputs = tuple((str(kind), tuple(int(n) for n in shape)) for kind, shape in entry["inputs"])
-    return BatchTimes(stages, heads, Kind(str(entry["device"]), int(entry["threads"]), inputs))
+def _checked(stages: list[Any], heads: list[Any], kind: Kind) -> BatchTimes:
+    lines = [Line(*map(float, line)) for line in stages]
+    after = [line and Line(*map(float, line)) for line in heads]
+    if not all(0 <= n < 1e9 for n in chain(*lines, *(line for line in after if line))):
+        raise ValueError("seconds must be numbers >= 0")
+    return BatchTimes(lines, after, kind)
 
 
 def measure_batches(
@@ -103,6 +83,7 @@ def measure_batches(
 
     Examples:
         >>> import anytime
+        >>> import torch
         >>> net = anytime.create_model("resann-1-8").eval()
         >>> times = measure_batches(net, torch.zeros(1, 3, 32, 32), batches=(1, 2, 4), repeats=2)
         >>> len(times.stages), times.stages[0].at(2) > 0
@@ -110,38 +91,17 @@ def measure_batches(
     """
     check_integer("repeats", repeats)
     example = as_input(net, example)
-    found: dict[int, list[list[float]]] = {}
+    found = {}
     end = time.perf_counter() + seconds
     for batch in sorted(batches):
-        x = net.join([example] * check_integer("batch", batch))
-        runs = [_clocked(net, x) for _ in range(1 + repeats)][1:]
-        found[batch] = [list(map(statistics.median, zip(*columns, strict=True))) for columns in zip(*runs, strict=True)]
+        found[batch] = measure(net, net.join([example] * check_integer("batch", batch)), repeats, warmup=1)
         if time.perf_counter() > end:
             break
-    lines = [
-        [_line({batch: rows[i][part] for batch, rows in found.items()}) for part in (0, 1)]
-        for i in range(len(net.stage_exits))
-    ]
-    heads = [head if exit is not None else None for exit, (_, head) in zip(net.stage_exits, lines, strict=True)]
-    return BatchTimes([stage for stage, _ in lines], heads, kind_of(example))
-
-
-@torch.inference_mode()
-def _clocked(net: Any, x: Any) -> list[tuple[float, float]]:
-    """Seconds of each stage and of the head after it."""
-    device, times, state = device_of(x), [], clone_tensors(x)
-    for stage in range(len(net.stage_exits)):
-        synchronize(device)
-        start = time.perf_counter()
-        state = net.run_stage(stage, state)
-        synchronize(device)
-        reached = time.perf_counter()
-        exit = net.exit_after(stage, state)
-        if exit is not None:
-            exit()
-            synchronize(device)
-        times.append((reached - start, time.perf_counter() - reached))
-    return times
+    stages, heads = [], []
+    for i, (_, head) in enumerate(next(iter(found.values()))):
+        stages.append(_line({batch: times[i][0] for batch, times in found.items()}))
+        heads.append(None if head is None else _line({batch: times[i][1] for batch, times in found.items()}))
+    return BatchTimes(stages, heads, kind_of(example))
 
 
 def _line(seconds: dict[int, float]) -> Line:

@@ -6,7 +6,8 @@ from math import inf
 from operator import lt
 from typing import Any
 
-from anytime.inference.latency import Profile, kind_of, profiles_of, synchronize
+from anytime.inference.latency import Profile, profiles_of
+from anytime.inference.measuring import kind_of, synchronize
 from anytime.inputs import device_of
 
 

@@ -1,35 +1,20 @@
 """Seconds of each stage and head: measured, learned while predicting, kept beside the model."""
 
-import platform
-import statistics
-import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cache
 from itertools import accumulate, zip_longest
 from math import inf
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import torch
 from torch.utils.data import DataLoader
 
 from anytime.batches import batches_of
-from anytime.cost import Form, form_of
 from anytime.errors import AnytimeError, check_integer
-from anytime.files import read_json, write_json
-from anytime.inputs import as_input, device_of, explained
+from anytime.inference.measuring import Kind, add_to_file, kind_of, measure, read_from_file
+from anytime.inputs import as_input, explained
 from anytime.network import AnytimeNetwork, eval_mode
 
 FILE = "profile.json"
-
-
-class Kind(NamedTuple):
-    """What a latency depends on besides the network."""
-
-    device: str
-    threads: int
-    inputs: Form
 
 
 @dataclass(frozen=True)
@@ -102,39 +87,20 @@ class Profile:
 
     def save(self, folder: str | Path) -> Path:
         """Write it beside a model as ``profile.json``, replacing one of the same kind."""
-        path = Path(folder) / FILE
-        others = [profile for profile in read_profiles(folder) if profile.kind != self.kind]
-        entries = [
-            {**(profile.kind._asdict() if profile.kind else {}), "stages": profile.stages, "heads": profile.heads}
-            for profile in [*others, self]
-        ]
-        write_json(path, {"profiles": entries}, sealed=True)
-        return path
+        return add_to_file(Path(folder) / FILE, "profiles", read_profiles(folder), self)
 
 
 def read_profiles(folder: str | Path) -> list[Profile]:
     """What ``Profile.save`` wrote beside a model, if anything."""
-    path = Path(folder) / FILE
-    if not path.is_file():
-        return []
-    try:
-        return [_checked(entry) for entry in read_json(path, sealed=True)["profiles"]]
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
-        reason = " ".join(str(error).split())
-        raise AnytimeError(
-            f"{path} is damaged ({reason}): delete it and measure again with anytime.profile(net, x).save(folder)"
-        ) from None
+    fix = "delete it and measure again with anytime.profile(net, x).save(folder)"
+    return read_from_file(Path(folder) / FILE, "profiles", _checked, fix)
 
 
-def _checked(entry: dict[str, Any]) -> Profile:
-    stages, heads = entry["stages"], entry["heads"]
+def _checked(stages: list[float], heads: list[float | None], kind: Kind) -> Profile:
     numbers = [*stages, *(seconds for seconds in heads if seconds is not None)]
     if not all(isinstance(n, int | float) and not isinstance(n, bool) and 0 <= n < 1e9 for n in numbers):
         raise ValueError("seconds must be numbers >= 0")
-    if len(stages) != len(heads) or not stages:
-        raise ValueError("stages and heads must have the same length >= 1")
-    inputs = tuple((str(kind), tuple(int(n) for n in shape)) for kind, shape in entry["inputs"])
-    return Profile(list(stages), list(heads), Kind(str(entry["device"]), int(entry["threads"]), inputs))
+    return Profile(list(stages), list(heads), kind)
 
 
 def remember(net: AnytimeNetwork, profile: Profile) -> None:
@@ -159,31 +125,6 @@ def profiles_of(net: Any) -> dict[Kind, Profile]:
         return {}
 
 
-def kind_of(x: Any, device: torch.device | None = None) -> Kind:
-    """The kind of an input on this machine, with the present number of threads."""
-    return Kind(_name(device or device_of(x)), torch.get_num_threads(), form_of(x))
-
-
-@cache
-def _name(device: torch.device) -> str:
-    if device.type == "cuda":
-        return f"cuda, {torch.cuda.get_device_name(device)}"
-    if device.type != "cpu":
-        return device.type
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    model = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "")
-    return f"cpu, {model or platform.processor() or platform.machine()}"
-
-
-def synchronize(device: torch.device) -> None:
-    """Wait until the device has finished its work."""
-    if device.type != "cpu":
-        torch.accelerator.synchronize(device)
-
-
 def profile(net: AnytimeNetwork, example: Any, repeats: int = 30, warmup: int = 5) -> Profile:
     """Measure how long each stage and head takes (medians); ``predict`` uses it from then on.
 
@@ -196,6 +137,7 @@ def profile(net: AnytimeNetwork, example: Any, repeats: int = 30, warmup: int = 
 
     Examples:
         >>> import anytime
+        >>> import torch
         >>> net = anytime.create_model("resann-1-8")
         >>> profile = anytime.profile(net, torch.zeros(1, 3, 32, 32), repeats=3)
         >>> len(profile.stages), profile.deepest(deadline=60.0)
@@ -210,29 +152,7 @@ def profile(net: AnytimeNetwork, example: Any, repeats: int = 30, warmup: int = 
         example = next(batches_of(net, example)).inputs
     example = as_input(net, example)
     with eval_mode(net), explained(net, example):
-        runs = [list(_clocked(net, example)) for _ in range(warmup + repeats)][warmup:]
-    stages, heads = [], []
-    for times in zip(*runs, strict=True):
-        stages.append(statistics.median(stage for stage, _ in times))
-        measured = [head for _, head in times if head is not None]
-        heads.append(statistics.median(measured) if measured else None)
-    found = Profile(stages, heads, kind_of(example))
+        times = measure(net, example, repeats, warmup)
+    found = Profile([stage for stage, _ in times], [head for _, head in times], kind_of(example))
     remember(net, found)
     return found
-
-
-def _clocked(net: AnytimeNetwork, example: Any) -> Iterator[tuple[float, float | None]]:
-    """Seconds of each stage and of the head after it."""
-    device = device_of(example)
-    with torch.inference_mode():
-        synchronize(device)
-        start = time.perf_counter()
-        for exit in net.walk(example):
-            synchronize(device)
-            reached = time.perf_counter()
-            if exit is not None:
-                exit()
-                synchronize(device)
-            end = time.perf_counter()
-            yield reached - start, None if exit is None else end - reached
-            start = end

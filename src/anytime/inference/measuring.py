@@ -1,0 +1,113 @@
+"""Measured seconds of a network: the clock, what they depend on, and the file beside a model that keeps them."""
+
+import platform
+import time
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+
+from anytime.cost import Form, form_of
+from anytime.errors import AnytimeError
+from anytime.files import read_json, write_json
+from anytime.inputs import device_of
+from anytime.network import clone_tensors
+
+
+class Kind(NamedTuple):
+    """What a latency depends on besides the network."""
+
+    device: str
+    threads: int
+    inputs: Form
+
+
+M = TypeVar("M")
+
+
+def kind_of(x: Any, device: torch.device | None = None) -> Kind:
+    """The kind of an input on this machine, with the present number of threads."""
+    return Kind(_name(device or device_of(x)), torch.get_num_threads(), form_of(x))
+
+
+@cache
+def _name(device: torch.device) -> str:
+    if device.type == "cuda":
+        return f"cuda, {torch.cuda.get_device_name(device)}"
+    if device.type != "cpu":
+        return device.type
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    model = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "")
+    return f"cpu, {model or platform.processor() or platform.machine()}"
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until the device has finished its work."""
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
+
+
+def measure(net: Any, x: Any, repeats: int, warmup: int) -> list[tuple[float, float | None]]:
+    """Seconds of each stage and of the head after it, None where it has none: medians over ``repeats`` runs."""
+    runs = [_clock(net, clone_tensors(x)) for _ in range(warmup + repeats)][warmup:]  # stages may work in place
+    medians = []
+    for times in zip(*runs, strict=True):
+        heads = [head for _, head in times if head is not None]
+        medians.append((median(stage for stage, _ in times), median(heads) if heads else None))
+    return medians
+
+
+@torch.inference_mode()
+def _clock(net: Any, x: Any) -> list[tuple[float, float | None]]:
+    device, times = device_of(x), []
+    synchronize(device)
+    start = time.perf_counter()
+    for exit in net.walk(x):
+        synchronize(device)
+        reached = time.perf_counter()
+        if exit is not None:
+            exit()
+            synchronize(device)
+        end = time.perf_counter()
+        times.append((reached - start, None if exit is None else end - reached))
+        start = end
+    return times
+
+
+def add_to_file(path: Path, key: str, old: list[Any], new: Any) -> Path:
+    """Write measurements (of ``stages``, ``heads``, ``kind``), the new one in place of an old one of the same kind."""
+    every = [*(measured for measured in old if measured.kind != new.kind), new]
+    entries = [{**(m.kind._asdict() if m.kind else {}), "stages": m.stages, "heads": m.heads} for m in every]
+    write_json(path, {key: entries}, sealed=True)
+    return path
+
+
+def read_from_file(path: Path, key: str, make: Callable[[list[Any], list[Any], Kind], M], fix: str) -> list[M]:
+    """What ``add_to_file`` wrote, if anything.
+
+    Args:
+        path: the file.
+        key: what the measurements are called in it.
+        make: one measurement of its stages, heads and kind; raises ``ValueError`` for wrong numbers.
+        fix: what to do about a damaged file.
+    """
+    if not path.is_file():
+        return []
+    found = []
+    try:
+        for entry in read_json(path, sealed=True)[key]:
+            stages, heads = entry["stages"], entry["heads"]
+            if len(stages) != len(heads) or not stages:
+                raise ValueError("stages and heads must have the same length >= 1")
+            inputs = tuple((str(kind), tuple(int(n) for n in shape)) for kind, shape in entry["inputs"])
+            found.append(make(stages, heads, Kind(str(entry["device"]), int(entry["threads"]), inputs)))
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        reason = " ".join(str(error).split())
+        raise AnytimeError(f"{path} is damaged ({reason}): {fix}") from None
+    return found
