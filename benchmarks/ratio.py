@@ -69,7 +69,7 @@ def fact(name: str, value: float, unit: str = "") -> None:
 def verdict(name: str, ratio: float, limit: float, least: bool = False) -> None:
     """Print whether a ratio is at most the limit, or at least with ``least``."""
     ok = ratio >= limit if least else ratio <= limit
-    print(f"{name} ratio={ratio:.3f} limit={limit} {'ok' if ok else 'short'}")
+    print(f"{name} ratio={ratio:.3f} limit={limit} {'ok' if ok else 'missed'}")
     bound = None if limit == float("inf") else limit
     RESULTS["verdicts"][name] = {"ratio": ratio, "limit": bound, "least": least, "ok": ok}
 

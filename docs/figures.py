@@ -26,7 +26,7 @@ import export_tables
 import guarantee_tables
 import reproduction_tables
 import serving_tables
-from measurements import DEADLINES, MEASUREMENTS, ROWS
+from measurements import DEADLINES, GOALS, MEASUREMENTS, ROWS
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
@@ -77,7 +77,7 @@ def performance() -> str:
         limit, word = "stated", "–"
         if judged["limit"] is not None:
             limit = f"{'≥' if judged['least'] else '≤'} {judged['limit']:g}"
-            word = "ok" if judged["ok"] else "**short**"
+            word = "ok" if judged["ok"] else "**missed**"
         digits = 3 if said["results"]["figures"][what]["median"] < 10 else 1
         script = said["command"].removeprefix("python benchmarks/")
         lines.append(
@@ -91,11 +91,11 @@ def missed() -> str:
     lines = ["| benchmark | goal | measured | limit |", "|---|---|---:|---:|"]
     for record in MEASUREMENTS:
         said = read(record)
-        script = said["command"].removeprefix("python benchmarks/").partition(" ")[0]
+        command = said["command"].removeprefix("python benchmarks/").partition(" --")[0]
         for name, judged in said["results"].get("verdicts", {}).items():
             if not judged["ok"]:
                 bound = f"{'≥' if judged['least'] else '≤'} {judged['limit']:g}"
-                lines.append(f"| `{script}` | `{name}` | {judged['ratio']:.3f} | {bound} |".replace("-0", "−0"))
+                lines.append(f"| `{command}` | {GOALS.get(name, name)} | {judged['ratio']:.3f} | {bound} |")
     return "\n" + "\n".join(lines) + "\n"
 
 
@@ -103,11 +103,11 @@ def deadline_table() -> str:
     """How deadlines are kept."""
     found = results("deadlines")
     lines = ["| | measured | limit | verdict |", "|---|---:|---:|---|"]
-    for what, name, shown in DEADLINES:
+    for what, name, shown, bound in DEADLINES:
         judged = found["verdicts"][name] if name else None
         measured = shown(found["facts"]) if shown else f"{judged['ratio']:.0%}"
-        limit = "stated" if judged is None else f"{judged['limit']:.0%}" if shown is None else f"{judged['limit']:g}"
-        word = "–" if judged is None else "ok" if judged["ok"] else "**short**"
+        limit = bound(found["facts"]) if bound else "stated" if judged is None else f"{judged['limit']:.0%}"
+        word = "–" if judged is None else "ok" if judged["ok"] else "**missed**"
         lines.append(f"| {what} | {measured.replace('-', '−')} | {limit} | {word} |")
     return "\n" + "\n".join(lines) + "\n"
 
@@ -126,13 +126,18 @@ def gains() -> str:
         "|---:|---:|---:|",
     ]
     for fraction, same in found["fractions"].items():
-        within = [point for point in found["budgets"]["common"] if point["cost"] <= full * float(fraction) * 1.001]
-        early = max(within, key=lambda point: point["cost"])
+        early = nearest_budget(float(fraction))
         lines.append(
             f"| {float(fraction):.0%} | {percent(same['error'])} % (exit {same['exit'] + 1}, {same['fraction_used']:.0%}) "
             f"| {percent(early['error'])} % ({early['cost'] / full:.0%} on average) |"
         )
     return "\n" + "\n".join(lines) + "\n"
+
+
+def nearest_budget(share: float) -> dict[str, Any]:
+    """Of the budgets that thresholds were set for, the one nearest to a part of the network's cost."""
+    found = results("budgets")
+    return min(found["budgets"]["common"], key=lambda point: abs(point["budget"] / found["macs"][-1] - share))
 
 
 def convert() -> str:
@@ -143,28 +148,22 @@ def convert() -> str:
         "vit_even": "the same, exits evenly over the cost (after layers 1, 3, 4)",
     }
     lines = [
-        "| model | scheme | exit 1 | exit 2 | exit 3 | the model's own | minutes |",
-        "|---|---|---:|---:|---:|---:|---:|",
+        "| model | scheme | exit 1 | exit 2 | exit 3 | the model's own |",
+        "|---|---|---:|---:|---:|---:|",
     ]
     for key, model in models.items():
         for scheme, label in {"adaloss": "AdaLoss", "const": "CONST"}.items():
             found = results(f"convert_{key}_{scheme}")
             errors = " | ".join(map(percent, found["errors"]))
             better = " | ".join(f"{each:.1f}".replace("-", "−") for each in found["deviations"][1:])
-            lines.append(f"| {model if scheme == 'adaloss' else ''} | {label} | {errors} | {found['minutes']} |")
-            lines.append(f"| | | | {better} | |")
+            lines.append(f"| {model if scheme == 'adaloss' else ''} | {label} | {errors} |")
+            lines.append(f"| | | | {better} |")
     return "\n" + "\n".join(lines) + "\n"
 
 
 def left_early(share: float) -> Figure:
     """The error when easy samples leave early, for the budget nearest to a part of the cost."""
-
-    def figure() -> str:
-        found = results("budgets")
-        nearest = min(found["budgets"]["common"], key=lambda p: abs(p["budget"] / found["macs"][-1] - share))
-        return percent(nearest["error"])
-
-    return figure
+    return lambda: percent(nearest_budget(share)["error"])
 
 
 def shares(record: str) -> Figure:

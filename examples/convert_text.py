@@ -107,7 +107,7 @@ def main() -> None:
     outputs = collect(net, batches(texts, labels, test, 500))
     cost = anytime.costs(net, {name: tensor[:1] for name, tensor in texts.items()})
     errors = outputs.wrong.double().mean(1).tolist()
-    policy = anytime.calibrate(net, batches(texts, labels, validation, 500), budget=0.5, unit="fraction")
+    policy = anytime.calibrate(net, batches(texts, labels, validation, 500), budget=0.5)
     answers = [policy.predict(net, x) for x, _ in batches(texts, labels, test, 256)]
     exits = torch.cat([answer.exits for answer in answers])
     wrong = (torch.cat([answer.logits for answer in answers]).argmax(-1) != labels[test]).double().mean().item()

@@ -14,9 +14,11 @@ from experiments.records import Record, Records, Section, as_table
 INTRO = """The paper's tables and figures, run with this library. All numbers, figures and verdicts below are computed
 from the records of training runs in `experiments/records` by `python -m experiments report`; a record holds the run's
 settings, versions, seconds and every exit's errors and losses. A difference counts as shown if its 95 % interval over
-seeds excludes 0. Runs of one seed have the same images and the same first weights in all schemes, so schemes are
-compared seed by seed. All seeds train on the same images and are tested on the same images: an interval covers the
-first weights and the order of the images, not the choice of images."""
+seeds excludes 0. Intervals are not corrected for the number of comparisons: of a hundred without any effect, about
+five would be called shown. Hours are those of the fastest epoch times the number of epochs. Runs of one seed have the
+same images and the same first weights in all schemes, so schemes are compared seed by seed. All seeds train on the
+same images and are tested on the same images: an interval covers the first weights and the order of the images, not
+the choice of images."""
 PICTURES = "reproduction"
 
 

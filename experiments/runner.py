@@ -60,7 +60,7 @@ class Run:
         source = self.data if folder is None else str(find_data(folder, self.data))
         extra = self.data == "svhn" and self.images is None  # all of the paper's 600,000
         data = anytime.load_data(source, extra=extra, show=False)
-        return data if self.images is None else data.subset(self.images, self.seed)
+        return data if self.images is None else data.subset(self.images)
 
     def network(self, data: anytime.Data) -> anytime.AnytimeNetwork:
         """With its first weights, where it is to be trained: on a GPU if there is one."""

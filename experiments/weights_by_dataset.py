@@ -9,7 +9,6 @@ from experiments.records import Records, Section, loss_left, spread
 from experiments.runner import Run
 
 TITLE = "Final AdaLoss weights by data set (Fig. 5c)"
-FROM_EASY = ("svhn", "cifar10", "cifar100")
 CLAIM = "the harder the data, the more weight is at the late exits: least on SVHN, more on CIFAR-10, most on CIFAR-100."
 MODEL = {"paper": "resann-25-32", "laptop": "resann-5-16-patch2"}
 SEEDS = {"paper": 1, "laptop": 3}
@@ -25,7 +24,7 @@ def runs(preset: str) -> list[Run]:
 def show(preset: str, records: Records) -> Section:
     """The weights against depth, and their mean place."""
     section = Section(TITLE, CLAIM, records.of(runs(preset)), len(runs(preset)))
-    found = {data: records.of(run for run in runs(preset) if run.data == data) for data in FROM_EASY}
+    found = {data: records.of(run for run in runs(preset) if run.data == data) for data in DATA_SETS}
     found = {data: each for data, each in found.items() if each}
     if not found:
         return section
@@ -48,9 +47,9 @@ def show(preset: str, records: Records) -> Section:
             for data, each in found.items()
         ],
     )
-    if len(found) == len(FROM_EASY):
+    if len(found) == len(DATA_SETS):
         order = sorted(places, key=lambda data: statistics.mean(places[data]))
-        agrees = "as in the paper" if order == list(FROM_EASY) else f"the paper has {', '.join(FROM_EASY)}"
+        agrees = "as in the paper" if order == list(DATA_SETS) else f"the paper has {', '.join(DATA_SETS)}"
         section.verdicts.append(f"From least to most weight at the end: {', '.join(order)} ({agrees}).")
     lines = {data: [record["weights"] for record in each] for data, each in found.items()}
     exits = range(1, len(next(iter(lines.values()))[0]) + 1)

@@ -38,15 +38,15 @@ def imports(path):
 GRAPH = {name: set(imports(path)) - {name} for name, path in MODULES.items()}
 
 
-def room(name):
+def top(name):
     """The package or top-level module that a module belongs to."""
     return name.split(".")[1] if "." in name else None
 
 
-def floors():
-    """ARCHITECTURE.md's floors, lowest first, each a list of rooms."""
+def layers():
+    """ARCHITECTURE.md's layers, lowest first, each a list of modules."""
     text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
-    (block,) = re.findall(r"^```floors\n(.*?)^```", text, re.M | re.S)
+    (block,) = re.findall(r"^```layers\n(.*?)^```", text, re.M | re.S)
     return [line.split("·") for line in block.splitlines()]
 
 
@@ -56,18 +56,18 @@ def test_there_is_no_cycle_between_modules():
     TopologicalSorter(graph).prepare()
 
 
-def test_a_room_imports_only_rooms_on_lower_floors():
-    floor = {name.strip(): number for number, names in enumerate(floors()) for name in names}
-    assert set(floor) == {room(name) for name in MODULES} - {None}, "ARCHITECTURE.md names every room, and no other"
+def test_a_module_imports_only_modules_of_lower_layers():
+    layer = {name.strip(): number for number, names in enumerate(layers()) for name in names}
+    assert set(layer) == {top(name) for name in MODULES} - {None}, "ARCHITECTURE.md names every module, and no other"
     for name, used in GRAPH.items():
         for other in used:
-            if room(name) != room(other) and None not in (room(name), room(other)):
-                assert floor[room(other)] < floor[room(name)], f"{name} imports {other}, which is not on a lower floor"
+            if top(name) != top(other) and None not in (top(name), top(other)):
+                assert layer[top(other)] < layer[top(name)], f"{name} imports {other}, not in a lower layer"
 
 
-def test_only_the_top_floor_imports_the_package_itself():
+def test_only_the_top_layer_imports_the_package_itself():
     users = {name for name, used in GRAPH.items() if "anytime" in used}
-    assert {room(name) for name in users} <= {"cli"}
+    assert {top(name) for name in users} <= {"cli"}
 
 
 @pytest.mark.parametrize("path", FILES, ids=module)

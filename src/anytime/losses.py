@@ -56,7 +56,7 @@ def gaussian_nll(outputs: Tensor, targets: Tensor) -> Tensor:
     """Negative log-likelihood of a Gaussian per number, without the constant term.
 
     Outputs are N × 2K: K means, then the logarithms of K variances. It can be negative, and so does not suit AdaLoss,
-    which divides by the losses; train with ``const`` or ``linear``.
+    which divides by the losses; train with ``first-order``, ``const`` or ``linear``.
 
     Examples:
         >>> gaussian_nll(torch.tensor([[3.0, 0.0]]), torch.tensor([1.0]))

@@ -151,6 +151,15 @@ def test_a_sample_that_is_no_number_does_not_spoil_the_batch():
         policy.predict(net, None)
 
 
+def test_the_unit_of_a_budget_follows_from_its_size():
+    net = NETS["resann"]().eval()
+    batches = [(torch.randn(24, 3, 16, 16), torch.randint(10, (24,)))]
+    policy = anytime.calibrate(net, batches, budget=0.6)
+    assert policy == anytime.calibrate(net, batches, budget=0.6, unit="fraction")
+    macs = policy.costs[0] * 1.5
+    assert anytime.calibrate(net, batches, budget=macs) == anytime.calibrate(net, batches, budget=macs, unit="macs")
+
+
 def test_wrong_validation_data():
     net, x = NETS["resann"]().eval(), torch.randn(8, 3, 16, 16)
     labels = torch.randint(10, (8,))

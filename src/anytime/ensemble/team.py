@@ -18,7 +18,7 @@ from anytime.ensemble.processes import ProcessFactory
 from anytime.ensemble.ray_actors import RayFactory
 from anytime.ensemble.workers import WorkerFactory, check_process
 from anytime.errors import AnytimeError, check_integer
-from anytime.inference.limits import Prediction, UnfinishedError, check_limits
+from anytime.inference.limits import Limits, Prediction, UnfinishedError
 from anytime.network import Step
 
 
@@ -73,7 +73,7 @@ class Team:
 
     def predict(self, x: Any, deadline: float | None = None) -> Prediction:
         """The best prediction within ``deadline`` seconds, or of all networks. Raises ``UnfinishedError`` if none."""
-        check_limits(deadline=deadline)
+        Limits(deadline=deadline)  # raises if it is none
         if deadline is not None and deadline <= 0:
             raise UnfinishedError("deadline", 0.0)
         begun = time.perf_counter()

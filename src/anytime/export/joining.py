@@ -1,4 +1,4 @@
-"""Stages up to an exit that is wanted, and its head, as one graph: boundaries that nobody looks at cost time."""
+"""Stages up to an exit that is wanted, and its head, as one graph: boundaries between stages cost time."""
 
 import threading
 from collections.abc import Iterable, Mapping

@@ -26,7 +26,7 @@ def calibrate(
     net: AnytimeNetwork,
     validation: Iterable[Any],
     budget: float | None = None,
-    unit: str = "macs",
+    unit: str | None = None,
     score: str | ScoreFunction = "confidence",
     rule: str = "common",
     *,
@@ -37,8 +37,8 @@ def calibrate(
     """Find per-exit thresholds on held-out data, for a budget of the average cost or for a bound on what it costs.
 
     With ``risk=0.02, delta=0.05``, answers lose at most 2 points of accuracy against the last exit with probability
-    95 %, however few or odd the samples; without ``delta``, on average. The thresholds of least cost that keep this
-    are found by ``anytime.inference.risk.control_risk``, which has the details.
+    95 %, for any network, if the held-out samples are drawn as the new ones will be; without ``delta``, on average. The
+    thresholds of least cost that keep this are found by ``anytime.inference.risk.control_risk``, which has the details.
 
     With a budget, each exit gets the temperature that minimizes its cross-entropy (Guo et al. 2017), so that scores of
     different exits can be compared. Then the thresholds are set by one of two rules. Each has one parameter, found by
@@ -54,7 +54,8 @@ def calibrate(
         validation: batches that it was not trained on: a ``DataLoader`` or any other iterable of (inputs, labels), or
             of dicts with the labels under ``labels``; labels are class numbers, unless the score is a function.
         budget: the average cost of a sample, including all heads up to its exit; either this or ``risk``.
-        unit: ``macs``; ``seconds``, as measured on the first batch; or ``fraction`` of the MACs of the whole network.
+        unit: of the budget: ``fraction`` of the MACs of the whole network; ``macs``; or ``seconds``, as measured on the
+            first batch. Without it, a budget up to 1 is a fraction, and a larger one MACs.
         score: how sure an exit is of its prediction; see ``Policy``. Or, for a budget, any function from the outputs of
             an exit to one number per sample, higher for surer: for outputs that are not logits of classes.
         rule: how the thresholds are set for a budget, as above.
@@ -67,7 +68,7 @@ def calibrate(
         >>> import anytime
         >>> data = anytime.load_data("digits")
         >>> net = anytime.create_model("resann-1-8", in_channels=1)
-        >>> policy = anytime.calibrate(net, data.batches(data.validation), budget=0.7, unit="fraction")
+        >>> policy = anytime.calibrate(net, data.batches(data.validation), budget=0.7)
         >>> len(policy.thresholds)              # all remaining samples leave at the third exit
         2
         >>> policy.predict(net.eval(), torch.zeros(4, 1, 8, 8)).logits.shape
@@ -75,12 +76,16 @@ def calibrate(
         >>> anytime.calibrate(net, data.batches(data.validation), risk=0.05, delta=0.1).risk
         0.05
     """
+    if budget is not None:
+        budget = check_number("budget", budget)
+    if unit is None:
+        unit = "fraction" if budget is not None and budget <= 1 else "macs"
     if unit not in UNITS:
         raise AnytimeError(f"unit={unit!r} must be one of {', '.join(UNITS)}")
     if (budget is None) == (risk is None) or (risk is None and not (delta is None and labels)):
         raise AnytimeError(
             "calibrate takes either a budget, or a risk with or without delta and labels=False: "
-            'calibrate(net, batches, budget=0.5, unit="fraction") or calibrate(net, batches, risk=0.02, delta=0.05)'
+            "calibrate(net, batches, budget=0.5) or calibrate(net, batches, risk=0.02, delta=0.05)"
         )
     check_batches("calibrate", validation)
     peeked = Peeked(net, validation if labels else map(partial(_without_labels, net), validation))
@@ -141,12 +146,17 @@ def fit_policy(
     rule: str = "common",
 ) -> Policy:
     """The policy for the outputs of a network; see ``calibrate``."""
+    scores, temperatures = _fit_scores(outputs, score)
+    return _meet(scores, costs, budget, unit, score, rule, temperatures)
+
+
+def _fit_scores(outputs: Outputs, score: str) -> tuple[Tensor, list[float]]:
+    """How sure each exit is of each sample, and the temperatures fitted for that."""
     if score not in SCORES:
         raise AnytimeError(f"score={score!r} must be one of {', '.join(SCORES)}")
     temperatures = fit_temperatures(outputs)
     scorer = Scorer(score, temperatures)
-    scores = torch.stack([scorer.score(exit, logits) for exit, logits in enumerate(outputs.logits)])
-    return _meet(scores, costs, budget, unit, score, rule, temperatures)
+    return torch.stack([scorer.score(exit, logits) for exit, logits in enumerate(outputs.logits)]), temperatures
 
 
 def _meet(
@@ -197,15 +207,14 @@ def sweep(
     validation: Outputs,
     test: Outputs,
     costs: list[float],
-    points: int = 12,
     score: str = "confidence",
     rule: str = "common",
 ) -> list[Budgeted]:
-    """Error against average cost, for budgets from the first exit's cost to the last's."""
+    """Error against average cost, for budgets of the first exit's cost and of 5 %, 10 %, … of the whole cost."""
+    scores, temperatures = _fit_scores(validation, score)
     reached = []
-    for i in range(points):
-        budget = costs[0] + (costs[-1] - costs[0]) * i / (points - 1)
-        policy = fit_policy(validation, costs, budget, score=score, rule=rule)
+    for budget in (costs[0], *(costs[-1] * i / 20 for i in range(1, 21) if costs[-1] * i / 20 > costs[0])):
+        policy = _meet(scores, costs, budget, "macs", score, rule, temperatures)
         exits = policy.choose_exits(test.logits)
         error = test.wrong[exits, torch.arange(len(exits))].double().mean().item()
         reached.append(Budgeted(budget, policy.cost(exits), error, shares(exits, len(costs))))

@@ -180,11 +180,6 @@ class Limits:
         return None
 
 
-def check_limits(**limits: Any) -> None:
-    """Raise if the limits are invalid."""
-    Limits(**limits)
-
-
 def answers(net: Any, x: Any, limits: Limits, clock: Clock, every: bool) -> Iterator[Prediction]:
     """Walk through the network within the limits.
 

@@ -118,7 +118,7 @@ class Runner:
             self.known[form] = self.known.pop(form)  # the latest used come last
         else:
             self._know(form, x, size)
-        task = Task(id, deadline, form, size, of=Work(x, streams))
+        task = Task(id, deadline, form, size, work=Work(x, streams))
         self.by_id[id] = task
         self.scheduler.add(task)
 
@@ -146,25 +146,25 @@ class Runner:
         self.flush()
 
     def flush(self) -> None:
-        """Tell the news; that a request which is alone has its first exit is none to anybody."""
+        """Send the queued events; a lone ``first`` is held back: only the admission of other requests needs it."""
         if self.news and (len(self.by_id) > 1 or self.news[-1].kind != "first"):
             news, self.news = self.news, []
             self.tell(news)
 
     def _gathered(self, tasks: Sequence[Task]) -> Batch:
         """One batch of these tasks, out of those that they are in."""
-        together = tasks[0].of.batch
+        together = tasks[0].work.batch
         if together is not None and together.tasks == tasks:
             return together
         parts: dict[int, tuple[Batch | None, list[Task]]] = {}
         for task in tasks:
-            batch = task.of.batch
+            batch = task.work.batch
             key = id(task) if batch is None else id(batch)
             parts.setdefault(key, (batch, []))[1].append(task)
         states, order = [], []
         for batch, chosen in parts.values():
             if batch is None:  # the input itself, which a stage may change and which may be needed again
-                x = chosen[0].of.x
+                x = chosen[0].work.x
                 if len(parts) == 1:
                     x = x.clone() if isinstance(x, Tensor) else clone_tensors(x)
                 states.append(x)
@@ -176,7 +176,7 @@ class Runner:
     def _run(self, tasks: Sequence[Task]) -> None:
         stage = tasks[0].stage
         if self.exits[stage] is None and tasks[0].exit >= 0:  # the stage may change what the latest exit looks at
-            seen = self._evaluate([task for task in tasks if task.of.logits is None])
+            seen = self._evaluate([task for task in tasks if task.work.logits is None])
             if not seen:
                 return
         if self.exits[stage] is not None and tasks[0].exit < 0:
@@ -192,9 +192,9 @@ class Runner:
         self.scheduler.ran(tasks, self.since - begun)
         exit = self.exits[stage]
         for task in batch.tasks:
-            task.stage, task.of.batch = stage + 1, batch
+            task.stage, task.work.batch = stage + 1, batch
             if exit is not None:
-                task.exit, task.of.logits = exit, None
+                task.exit, task.work.logits = exit, None
         if exit is not None:
             try:
                 self._look(batch.tasks)
@@ -204,30 +204,30 @@ class Runner:
     def _look(self, tasks: Sequence[Task]) -> None:
         """Evaluate the exit just reached for those who want to see it, and let go those that it is sure of."""
         policy = self.settings.policy
-        wanted = list(tasks) if policy is not None else [task for task in tasks if task.of.streams]
+        wanted = list(tasks) if policy is not None else [task for task in tasks if task.work.streams]
         if not wanted or not self._evaluate(wanted):
             return
         moment = self.clock()
         for task in wanted:
-            if task.of.streams and task.exit > task.of.shown:
-                task.of.shown = task.exit
-                self.news.append(Event(task.id, "exit", task.exit, task.of.logits, None, moment))
+            if task.work.streams and task.exit > task.work.shown:
+                task.work.shown = task.exit
+                self.news.append(Event(task.id, "exit", task.exit, task.work.logits, None, moment))
         if policy is not None and policy.score != "patience":
             scores = Scorer(policy.score, policy.temperatures).score(
-                wanted[0].exit, torch.cat([task.of.logits for task in wanted])
+                wanted[0].exit, torch.cat([task.work.logits for task in wanted])
             )
             sure = policy.leaves(wanted[0].exit, scores).split([task.size for task in wanted])
             for task, sure_of, score in zip(wanted, sure, scores.split([t.size for t in wanted]), strict=True):
                 self._judged(task, bool(sure_of.all()), score)
         elif policy is not None:
             for task in wanted:
-                task.of.scorer = task.of.scorer or Scorer(policy.score, policy.temperatures)
-                score = task.of.scorer.score(task.exit, task.of.logits)
+                task.work.scorer = task.work.scorer or Scorer(policy.score, policy.temperatures)
+                score = task.work.scorer.score(task.exit, task.work.logits)
                 self._judged(task, bool(policy.leaves(task.exit, score).all()), None)
 
     def _judged(self, task: Task, sure: bool, score: Tensor | None) -> None:
         # Who wants to see every exit goes on until the deadline.
-        if sure and not task.of.streams and task.exit < len(self.settings.accuracy) - 1:
+        if sure and not task.work.streams and task.exit < len(self.settings.accuracy) - 1:
             self._finish(task, "policy")
         elif score is not None and self.settings.policy is not None and self.settings.policy.score == "confidence":
             # What is left to gain for this sample, compared with the average one at this exit.
@@ -240,7 +240,7 @@ class Runner:
         begun = self.clock()
         for place in dict.fromkeys((task.stage, task.form) for task in tasks):  # earliest deadline first
             group = [task for task in tasks if (task.stage, task.form) == place]
-            if not self._evaluate([task for task in group if task.of.logits is None]):
+            if not self._evaluate([task for task in group if task.work.logits is None]):
                 continue
             for task in group:
                 self._finish(task, None if task.exit == len(self.settings.accuracy) - 1 else "deadline")
@@ -259,18 +259,18 @@ class Runner:
             self._failed(tasks, error)
             return False
         for task, rows in zip(batch.tasks, parts, strict=True):
-            task.of.logits = rows
+            task.work.logits = rows
         return True
 
     def _drop(self, task: Task) -> None:
         del self.by_id[task.id]
         self.scheduler.remove(task)
-        task.of.batch = None  # which knows its tasks: in a circle, its memory would wait for the garbage collector
+        task.work.batch = None  # no reference cycle, so that its memory is freed at once
         self.known.pop((task.form[0], task.id) if isinstance(task.form, tuple) else None, None)  # if it ran alone
 
     def _finish(self, task: Task, stopped_by: str | None) -> None:
         self._drop(task)
-        self.news.append(Event(task.id, "done", task.exit, task.of.logits, stopped_by, self.clock()))
+        self.news.append(Event(task.id, "done", task.exit, task.work.logits, stopped_by, self.clock()))
 
     def _failed(self, tasks: Sequence[Task], error: Exception) -> None:
         """Something failed on tasks: alone, that is the request's error; in a batch, all begin again, each alone."""
@@ -281,7 +281,7 @@ class Runner:
                 self.news.append(Event(task.id, "failed", stopped_by=reason, moment=self.clock()))
             else:
                 task.stage, task.exit = 0, -1
-                task.of.batch = task.of.logits = task.of.scorer = None
+                task.work.batch = task.work.logits = task.work.scorer = None
                 self.scheduler.remove(task)
                 alone = (task.form, task.id)  # shares no batch from now on
                 self.known[alone] = self.known[task.form]

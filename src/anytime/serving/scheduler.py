@@ -12,7 +12,7 @@ from anytime.serving.admission import fits_first
 from anytime.serving.slowdown import SlowDown
 from anytime.serving.tables import PRICES, Tables
 
-COMPANY = 4
+TOGETHER = 4
 """Answers that are due within so many stages from now are given together."""
 
 by_deadline = attrgetter("deadline")
@@ -37,8 +37,8 @@ class Task:
     """What going on is worth for it, compared with the average sample: less if an exit was sure of it."""
     shift: int = 0
     """The same in prices, see ``Tables.shift``."""
-    of: Any = None
-    """Whatever belongs to it."""
+    work: Any = None
+    """What the runner keeps of it: its input, batch and latest logits."""
 
 
 @dataclass(slots=True)
@@ -113,10 +113,10 @@ class Scheduler:
         # Those that could not reach another exit after this stage are answered before it.
         lost = self._stopping(after, run)
         if lost:
-            lost += self._company(lost, after + COMPANY * (after - now))
+            lost += self._answered_together(lost, after + TOGETHER * (after - now))
         return Decision(lost, run if not lost or self._can_wait(run, after, now, lost) else ())
 
-    def _company(self, lost: list[Task], until: float) -> list[Task]:
+    def _answered_together(self, lost: list[Task], until: float) -> list[Task]:
         """Others at the exits of those that are answered which are due soon and which the plan takes no further.
 
         One head for many costs little more than for one.
@@ -241,7 +241,7 @@ class Scheduler:
             total += needed
             if time_left - total < least:
                 least = time_left - total
-        if not groups:  # nobody's next way fits as a whole: go on with whoever can
+        if not groups:  # no request can reach its next planned exit: run any that can go on
             resting.clear()
             for task in tasks:
                 key = task.stage if single else (task.stage, task.form)
@@ -262,7 +262,7 @@ class Scheduler:
         for key, members in groups.items():
             task = members[0]
             tables = self.tables(task.form)
-            # Everyone gets a first exit anyway, sooner or later: what it gains to have it now is the way behind it.
+            # Every request gets a first exit, sooner or later, so the gain counted is that of the stages after it.
             stage, run = task.stage if task.exit >= 0 else tables.first, self._fill(members)
             gain, size = self._gain(tables, stage, run)
             if gain > most and task.exit >= 0 and len(reaching := self._reaching(members, now)) < len(members):

@@ -1,7 +1,6 @@
 """How much slower the machine is than when the stages were measured."""
 
 from collections import deque
-from math import sqrt
 from typing import NamedTuple
 
 FRESH = 8
@@ -41,8 +40,8 @@ class SlowDown:
         >>> slow = SlowDown()
         >>> for _ in range(200):
         ...     slow.note(expected=1.0, measured=2.0)
-        >>> slow.mean, slow.high, slow.planned(3.0)
-        (2.0, 2.0, 6.0)
+        >>> slow.mean, slow.high
+        (2.0, 2.0)
     """
 
     def __init__(self, window: int = 128) -> None:
@@ -66,16 +65,6 @@ class SlowDown:
         self.high = max(self.mean, ratios[most - 1])
         # Twice as far from the mean: for the last stage before a deadline, where nothing can be made up for.
         self.safe = 2 * self.high - self.mean
-
-    def planned(self, seconds: float, longest: float | None = None) -> float:
-        """What to plan for work that is expected to take so long, at the 95th percentile.
-
-        Args:
-            seconds: of the work.
-            longest: of its longest piece. The deviations of many pieces cancel: their spread grows as a root.
-        """
-        piece = seconds if longest is None else min(seconds, longest)
-        return self.mean * seconds + (self.high - self.mean) * sqrt(seconds * piece)
 
 
 class Ahead:

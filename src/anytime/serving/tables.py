@@ -37,7 +37,7 @@ class Tables:
         self.batches = [2**i for i in range(largest.bit_length()) if 2**i <= largest]
         self._levels = [max(batch, 1).bit_length() - 1 for batch in range(largest + 1)]
         self._ways = [self._ways_for(batch, exits) for batch in self.batches]
-        # Those of first exits have no price, and hardly anybody notices a tenth of a percent.
+        # First exits have no price, and gains below 0.1 points are ignored.
         hulls = [hull for ways in self._ways for hull in ways[self.first :]]
         slopes = [slope for hull in hulls for slope, gain, _ in hull if gain > 0.001]
         high, low = max(slopes, default=1.0), min(slopes, default=1.0)

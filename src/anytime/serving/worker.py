@@ -88,7 +88,9 @@ class ThreadWorker:
 
     def __init__(self, job: Job, tell: Callable[["ThreadWorker", News], object], died: Any) -> None:
         self.inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self.runner = start_runner(job, lambda news: tell(self, _whole(_light(news))))  # logits in memory of their own
+        self.runner = start_runner(
+            job, lambda news: tell(self, _decoded(_encoded(news)))
+        )  # logits in memory of their own
         self.settings, self.died = self.runner.settings, died
         self.name = "thread"
         self.thread = threading.Thread(target=self._work, name="anytime engine", daemon=True)
@@ -191,7 +193,7 @@ class ProcessWorker:
         """Pass news on; False if there will be no more."""
         try:
             for news in self.wire.receive(wait):
-                self.tell(self, _whole(news))
+                self.tell(self, _decoded(news))
         except (EOFError, OSError):
             return False
         return True
@@ -251,7 +253,7 @@ def serve(wire_file: int, arena_file: int) -> None:
             keep_freed_memory()
             assert job.arena is not None
             arena = Arena(*job.arena, file=arena_file)
-            runner = start_runner(job, lambda news: wire.send(_light(news)))
+            runner = start_runner(job, lambda news: wire.send(_encoded(news)))
         except (EOFError, OSError):
             return
         except Exception as error:
@@ -264,7 +266,7 @@ def serve(wire_file: int, arena_file: int) -> None:
         return  # the engine has closed the socket, or is gone
 
 
-def _light(news: News) -> Any:
+def _encoded(news: News) -> Any:
     """News as they are sent: plain tuples and bytes, which are pickled many times faster than tensors."""
     return ([(*e[:3], None if e.logits is None else _packed(e.logits), *e[4:]) for e in news[0]], *news[1:])
 
@@ -273,8 +275,8 @@ def _packed(logits: Tensor) -> tuple[bytearray, tuple[int, ...]]:
     return bytearray(logits.numpy()), tuple(logits.shape)
 
 
-def _whole(news: Any) -> News:
-    """The news that were made light."""
+def _decoded(news: Any) -> News:
+    """The news as they were before ``_encoded``."""
     events = [
         Event(id, kind, exit, logits and _unpacked(*logits), why, moment)
         for id, kind, exit, logits, why, moment in news[0]

@@ -135,19 +135,19 @@ def fit(
         raise AnytimeError("the scheme first-order looks into the network, which compiled=True does not allow")
     images = isinstance(data, Data)
     training = Training(
-        net,
-        data.to(device) if images else data,
-        scheme,
-        recipe,
-        seed,
-        accumulate,
-        precision,
-        compiled,
-        loss,
-        metric,
-        validation,
-        on_step,
-        on_epoch,
+        net=net,
+        data=data.to(device) if images else data,
+        scheme=scheme,
+        recipe=recipe,
+        seed=seed,
+        accumulate=accumulate,
+        precision=precision,
+        compiled=compiled,
+        loss=loss,
+        metric=metric,
+        validation=validation,
+        on_step=on_step,
+        on_epoch=on_epoch,
     )
     first = distributed.rank() == 0
     path = None if output is None else Path(output)

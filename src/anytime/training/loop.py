@@ -35,7 +35,7 @@ from anytime.training.state import State, named_parameters
 from anytime.weights.annealed import set_steps
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Training:
     """The loop of a run; ``state`` is what changes in it, ``guard`` stops it when a number is not finite."""
 
