@@ -74,13 +74,17 @@ def evidence() -> str:
 
 def extras(heading: str) -> dict[str, list[str]]:
     """A table of training extras: by label the means at the fractions of the cost."""
-    return {label: [cell.split(" ")[0] for cell in cells[:-1]] for label, cells in table(f"on {heading}").items()}
+    return {label: cells[:-1] for label, cells in _means(heading).items()}
+
+
+def _means(heading: str) -> dict[str, list[str]]:
+    return {label: [cell.split(" ")[0] for cell in cells] for label, cells in table(f"on {heading}").items()}
 
 
 def extras_table(heading: str) -> str:
-    """All rows of a table of training extras."""
-    rows = [f"| {label} | {' | '.join(cells)} |" for label, cells in extras(heading).items()]
-    return "\n".join(["", "| training | 1/4 | 1/2 | 3/4 | 1 |", "|---|---:|---:|---:|---:|", *rows, ""])
+    """All rows of a table of training extras, with the number of seeds."""
+    rows = [f"| {label} | {' | '.join(cells)} |" for label, cells in _means(heading).items()]
+    return "\n".join(["", "| training | 1/4 | 1/2 | 3/4 | 1 | n |", "|---|---:|---:|---:|---:|---:|", *rows, ""])
 
 
 def eann_table() -> str:
