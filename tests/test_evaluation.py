@@ -66,3 +66,26 @@ def test_increase_over_opt():
         curve.increase_over({3: 0.2})
     with pytest.raises(ValueError, match="above 0"):
         curve.increase_over({0: 0.0})
+
+
+def test_targets_of_minus_100_are_no_errors():
+    outputs, targets = torch.tensor([[2.0, 1.0], [2.0, 1.0], [2.0, 1.0]]), torch.tensor([0, 1, -100])
+    assert anytime.metrics.error(outputs, targets).tolist() == [0, 1, 0]
+
+
+def test_no_exit_to_evaluate():
+    net = anytime.AnytimeNetwork([nn.Linear(2, 2)], [nn.Linear(2, 3)])
+    with pytest.raises(anytime.AnytimeError, match="leaves no exit"):
+        anytime.evaluate(net, [(torch.zeros(1, 2), torch.zeros(1).long())], only=[])
+
+
+def test_a_network_without_parameters():
+    class Pixels(nn.Module):
+        def forward(self, x):
+            return x.flatten(1)[:, :3]
+
+    pixels, labels = torch.zeros(7, 1, 2, 2, dtype=torch.uint8), torch.zeros(7, dtype=torch.int64)
+    pixels[:, 0, 0, 0] = 255
+    data = anytime.Data(anytime.Images(pixels, labels), test=anytime.Images(pixels, labels))
+    net = anytime.AnytimeNetwork([nn.Identity()], [Pixels()])
+    assert anytime.evaluate(net, data).images == 7

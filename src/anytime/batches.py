@@ -12,7 +12,7 @@ from torch.utils.data import Dataset, IterableDataset
 
 from anytime.errors import AnytimeError
 from anytime.inputs import as_tensor, like_weights
-from anytime.network import AnytimeNetwork, tensors_of
+from anytime.network import AnytimeNetwork, tensors_of, weights_device
 
 TARGETS = ("labels", "label", "targets", "target")
 """What the targets may be called in a batch that is a dict."""
@@ -69,7 +69,7 @@ def batches_of(net: AnytimeNetwork, items: Any) -> Iterator[Batch]:
             inputs under their own names, as Hugging Face's collators make them.
     """
     check_batches("this", items)
-    device = next((parameter.device for parameter in net.parameters()), torch.device("cpu"))
+    device = weights_device(net)
     for item in items:
         yield as_batch(net, item).to(device)
 

@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from anytime.errors import AnytimeError
 from anytime.meta import on_meta, shapes
-from anytime.network import AnytimeNetwork, eval_mode, tensors_of
+from anytime.network import AnytimeNetwork, eval_mode, tensors_of, weights_device
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ _ATTENTION = {
 def _real(leaf: Any, net: AnytimeNetwork) -> Any:
     if not isinstance(leaf, Tensor) or leaf.device.type != "meta":
         return leaf
-    return torch.zeros(leaf.shape, dtype=leaf.dtype, device=next(net.parameters()).device)
+    return torch.zeros(leaf.shape, dtype=leaf.dtype, device=weights_device(net))
 
 
 def _counted(net: AnytimeNetwork, example: Any, params: list[int] | None = None) -> Costs:

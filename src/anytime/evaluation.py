@@ -19,7 +19,7 @@ from anytime.errors import AnytimeError
 from anytime.inputs import explained, like_weights
 from anytime.losses import Function, by_exit, check_function, cross_entropy
 from anytime.metrics import SHARES, error
-from anytime.network import AnytimeNetwork, eval_mode
+from anytime.network import AnytimeNetwork, eval_mode, weights_device
 
 FRACTIONS = (0.25, 0.5, 0.75, 1.0)
 """The parts of the total cost at which the paper compares (Table a)."""
@@ -141,6 +141,8 @@ def evaluate(
     """
     check_arguments("evaluate", net, data)
     exits = sorted(net.exit_indices(only))
+    if not exits:
+        raise AnytimeError("only=[] leaves no exit to evaluate; leave it out for all of them")
     loss = cross_entropy if loss is None and metric in (None, error) else loss
     metric = error if metric is None else metric
     check_function("metric", metric)
@@ -186,7 +188,7 @@ def measure(
     check: Callable[[Sequence[Tensor]], None] | None = None,
 ) -> Measured:
     """Mean loss and metric of the given exits; ``shared``: of the batches of all ranks, each of which calls."""
-    device = next((parameter.device for parameter in net.parameters()), torch.device("cpu"))
+    device = weights_device(net)
     found: list[Tensor] = []
     samples = 0
     with eval_mode(net):
@@ -236,7 +238,7 @@ def image_batches(
     net: AnytimeNetwork, data: Data, images: Images | Stream, batch_size: int = 500, shared: bool = False
 ) -> Iterator[Batch]:
     """Images as the network sees them, on its device, in its precision; ``shared``: this process's part of them."""
-    device = next(net.parameters()).device
+    device = weights_device(net)
     takes = [Take(indices) for indices in torch.arange(len(images)).split(batch_size)]
     for batch in images.batches(takes[distributed.rank() :: distributed.world_size()] if shared else takes):
         yield Batch(like_weights(net, data.normalize(batch.pixels.to(device))), batch.labels.to(device))
@@ -327,4 +329,4 @@ def _outputs(net: AnytimeNetwork, batch: Batch) -> tuple[Tensor, Tensor]:
         )
     if not logits.isfinite().all():
         raise AnytimeError("the network's logits are infinite or NaN for some of these samples")
-    return logits, labels.cpu()
+    return logits, labels.cpu().long()

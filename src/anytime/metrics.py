@@ -12,14 +12,16 @@ from anytime.losses import IGNORED, Function, check_tokens, mean_of_counted, res
 
 
 def error(outputs: Tensor, targets: Tensor) -> Tensor:
-    """1 where the largest of the logits N × C is not that of the class, else 0. Probabilities count as their largest.
+    """1 where the largest of the logits N × C is not that of the class, else 0; 0 for a class of -100.
+
+    Of targets that are probabilities the largest counts.
 
     Examples:
         >>> error(torch.tensor([[2.0, 1.0], [2.0, 1.0]]), torch.tensor([0, 1]))
         tensor([0., 1.])
     """
     wanted = targets.argmax(-1) if targets.shape == outputs.shape else targets
-    return (outputs.argmax(-1) != wanted).float()
+    return ((outputs.argmax(-1) != wanted) & (wanted != IGNORED)).float()
 
 
 error.rowwise = True  # type: ignore[attr-defined]  # see losses.by_exit

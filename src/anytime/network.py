@@ -273,6 +273,11 @@ class AnytimeNetwork(nn.Module):
         return frozenset(i % self.exits for i in only)
 
 
+def weights_device(net: nn.Module) -> torch.device:
+    """Where a network's parameters are; the CPU if it has none."""
+    return next((parameter.device for parameter in net.parameters()), torch.device("cpu"))
+
+
 @contextmanager
 def eval_mode(net: nn.Module) -> Iterator[None]:
     """A context in which a network is in eval mode; afterwards each of its modules has its own mode back."""

@@ -236,3 +236,28 @@ def test_a_combined_network_is_exported(rule, tmp_path):
     exported = anytime.load_exported(anytime.export.onnx(net, x, tmp_path))
     for step, expected in zip(exported.steps(x.numpy()), net(x), strict=True):
         torch.testing.assert_close(torch.as_tensor(step.logits), expected.detach(), atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("rule", ["stacking", "ensemble"])
+@pytest.mark.parametrize("kind", [torch.int64, torch.int32, torch.int16, torch.uint8])
+def test_labels_of_any_type_of_integers(rule, kind):
+    torch.manual_seed(0)
+    net = anytime.AnytimeNetwork([nn.Linear(8, 8), nn.Tanh()], [nn.Linear(8, 3), nn.Linear(8, 3)]).eval()
+    x, labels = torch.randn(50, 8), torch.randint(3, (50,))
+    ours = anytime.combine(net, rule, [(x, labels.to(kind))]).eval()(x)
+    theirs = anytime.combine(net, rule, [(x, labels)]).eval()(x)
+    assert all(map(torch.equal, ours, theirs))
+    policy = anytime.calibrate(net, [(x, labels.to(kind))], budget=0.9)
+    assert policy == anytime.calibrate(net, [(x, labels)], budget=0.9)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_networks_of_16_bits(rule):
+    torch.manual_seed(0)
+    net = anytime.AnytimeNetwork([nn.Linear(8, 8), nn.Tanh()], [nn.Linear(8, 3), nn.Linear(8, 3)]).eval()
+    x, labels = torch.randn(50, 8), torch.randint(3, (50,))
+    together = anytime.combine(net, rule, [(x, labels)] if rule in ("stacking", "ensemble") else None).eval()
+    with torch.no_grad():
+        exact = together(x)
+        for ours, theirs in zip(together.bfloat16()(x.bfloat16()), exact, strict=True):
+            torch.testing.assert_close(ours.float().softmax(-1), theirs.softmax(-1), rtol=0.1, atol=0.05)

@@ -285,3 +285,16 @@ def test_batches_of_converted_members_are_joined():
     torch.manual_seed(0)
     eann = anytime.EANN([member(4), member(8)], example=torch.randn(1, 4)).eval()
     laws.joining_law(eann, torch.randn(4, 4))
+
+
+@pytest.mark.parametrize("form", ["pairs", "arrays", "dicts"])
+def test_the_order_is_that_of_costs_for_batches_of_any_form(form):
+    batch = {
+        "pairs": (X, LABELS),
+        "arrays": (X.double().numpy(), LABELS.numpy()),
+        "dicts": {"x": X, "labels": LABELS},
+    }[form]
+    eann = ensemble(example=False)
+    eann.fit_order([batch])
+    costs = [anytime.costs(eann.members[member], X[:1]).macs[-1] for member in eann.order]
+    assert costs == sorted(costs)

@@ -204,7 +204,7 @@ def test_workers_leave_ctrl_c_to_the_program(team):
 @pytest.mark.parametrize("x", [{"x": X, "f": lambda: 1}, lambda: X])
 def test_what_cannot_be_sent_is_refused_at_once(team, x):
     workers = pids()
-    with pytest.raises(anytime.AnytimeError, match="cannot be sent"):
+    with pytest.raises(anytime.AnytimeError, match="cannot be sent|expected a tensor"):
         team.predict(x)
     assert team.predict(X).complete
     assert workers == pids()
@@ -252,3 +252,9 @@ def dies(team, folder):
 def test_a_killed_process_costs_its_own_answer(tmp_path):
     with Team(three(tmp_path), workers=2, threads=1) as team:
         dies(team, tmp_path)
+
+
+def test_arrays_are_inputs_too():
+    eann = ensemble()
+    with Team(eann, workers=1, threads=1) as team:
+        assert_same(team.predict(X.double().numpy()).logits, eann(X)[-1])

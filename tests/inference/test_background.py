@@ -165,3 +165,11 @@ def test_async_stops_when_left(backend):
         thread.join(60)
     assert net.stages[2].begun == 1
     assert net.stages[3].begun == 0
+
+
+def test_autocast_holds_in_the_background_too():
+    net = anytime.AnytimeNetwork([nn.Linear(8, 8)], [nn.Linear(8, 3)]).eval()
+    x = torch.randn(2, 8)
+    with torch.autocast("cpu", torch.bfloat16), anytime.start(net, x) as running:
+        assert torch.equal(running.result().logits, anytime.predict(net, x).logits)
+        assert running.result().logits.dtype == torch.bfloat16

@@ -88,3 +88,5 @@ def test_few_samples_give_large_sets():
         fit_sets(known, 1)
     with pytest.raises(anytime.AnytimeError, match="samples × classes"):
         sets.of(known.logits, 0)
+    with pytest.raises(anytime.AnytimeError, match="of a later one"):
+        sets.of(known.logits[0], 99)

@@ -289,3 +289,18 @@ def test_what_is_no_network():
 
     with pytest.raises(anytime.AnytimeError, match="has no exits"):
         anytime.predict(Nothing(), X)
+
+
+def test_objects_with_steps_say_which_exit_answers():
+    class Skips:
+        exits = 6
+
+        def steps(self, x):
+            yield anytime.Step(2, x)
+            yield anytime.Step(5, x + 1)
+
+    x = torch.zeros(1)
+    assert anytime.predict(Skips(), x).exit == 5
+    assert anytime.predict(Skips(), x, exits=1).exit == 2
+    with anytime.start(Skips(), x) as running:
+        assert running.result().exit == 5

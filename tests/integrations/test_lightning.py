@@ -82,3 +82,27 @@ def test_batches_of_other_forms(tmp_path):
     assert len(model.predict_step((torch.zeros(2, 8), torch.zeros(2)), 0)) == 3
     trainer_of(tmp_path, max_epochs=1).fit(model, loader())
     assert model.net.stages[2][0].weight.grad is None, "OPT computes no deeper stage"
+
+
+@pytest.mark.parametrize(
+    ("targets", "loss"),
+    [
+        (torch.zeros(8, 2), nn.functional.mse_loss),
+        (torch.ones(8, 2), nn.functional.binary_cross_entropy_with_logits),
+        (torch.full((8, 2), 0.5), nn.functional.cross_entropy),
+    ],
+)
+def test_accuracy_is_of_classes_alone(tmp_path, targets, loss):
+    model = AnytimeModule(module().net, "const", lambda groups: torch.optim.SGD(groups, lr=0.1), loss=loss)
+    trainer = trainer_of(tmp_path, max_epochs=1)
+    trainer.fit(model, DataLoader(TensorDataset(torch.randn(8, 8), targets), 4))
+    assert "train_loss_exit_1" in trainer.callback_metrics
+    assert not any("accuracy" in name for name in trainer.callback_metrics)
+
+
+def test_predictions_without_labels(tmp_path):
+    model = module().eval()
+    x = torch.randn(8, 8)
+    batches = trainer_of(tmp_path).predict(model, DataLoader(TensorDataset(x), 4))
+    with torch.no_grad():
+        assert torch.equal(torch.cat([logits[-1] for logits in batches]), model.net(x)[-1])

@@ -176,3 +176,25 @@ def test_accelerate():
         accelerator.backward(model(**batch)["loss"])
         optimizer.step()
     assert all(not torch.equal(p, before[name]) for name, p in parameters(model).items() if "position" not in name)
+
+
+def test_tokens_of_batches_with_other_lengths(tmp_path):
+    torch.manual_seed(0)
+    config = transformers.DistilBertConfig(
+        vocab_size=50, dim=16, n_layers=3, n_heads=2, hidden_dim=32, num_labels=3, max_position_embeddings=16
+    )
+    example = {"input_ids": torch.ones(2, 8, dtype=torch.long), "attention_mask": torch.ones(2, 8, dtype=torch.long)}
+    net = anytime.convert(transformers.DistilBertForTokenClassification(config), example, exits=3)
+    draw = torch.Generator().manual_seed(0)
+    data = []
+    for length in (4, 4, 7, 7):
+        ids = torch.randint(1, 50, (length,), generator=draw)
+        data.append({"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids % 3})
+    metrics = trainer_of(TrainerModel(net), tmp_path, data, per_device_eval_batch_size=2).evaluate()
+    right = torch.zeros(3)
+    with torch.no_grad():
+        for row in data:
+            x = {name: row[name][None] for name in ("input_ids", "attention_mask")}
+            right += torch.stack([(logits.argmax(-1) == row["labels"]).sum() for logits in net.eval()(x)])
+    for exit in range(3):
+        assert metrics[f"eval_accuracy_exit_{exit + 1}"] == pytest.approx(right[exit].item() / 22)

@@ -9,6 +9,7 @@ from anytime.cli.evaluate import asked_of, data_of, prepared
 from anytime.cli.tables import compared_table, show
 from anytime.errors import AnytimeError
 from anytime.evaluation import collect
+from anytime.network import weights_device
 from anytime.saving import load, save
 
 RULES = ("stacking", "ensemble", "product", "caching")
@@ -41,7 +42,7 @@ def combine_command(
     check_free(target)
     net = load(run).to(device_named(device))
     images = prepared(net, run, data_of(run, data))
-    where = next(net.parameters()).device
+    where = weights_device(net)
     fitted_on = {"stacking": images.train, "ensemble": images.validation}.get(rule)
     batches = images.batches(fitted_on, device=where) if rule in ("stacking", "ensemble") else None
     combined = anytime.combine(net, rule, batches).eval()

@@ -18,7 +18,7 @@ from anytime.evaluation import FRACTIONS, Curve, collect, evaluate
 from anytime.files import read_json, write_json
 from anytime.inference.calibration import Budgeted, sweep
 from anytime.inference.policy import SCORES
-from anytime.network import AnytimeNetwork
+from anytime.network import AnytimeNetwork, weights_device
 from anytime.plotting import plot_budgets
 from anytime.saving import CONFIG, load
 from anytime.training.run_folder import read_run
@@ -93,7 +93,7 @@ _RULE_NAMES = {"common": "one threshold", "geometric": "MSDNet's shares"}
 def _sweep(net: AnytimeNetwork, images: Data, curve: Curve, score: str) -> dict[str, list[Budgeted]]:
     if None in curve.errors:
         raise AnytimeError("--budgets needs a network whose exits are all trained, not one of a single exit (opt-I)")
-    device = next(net.parameters()).device
+    device = weights_device(net)
     validation, test = (
         collect(net, images.batches(split, device=device)) for split in (images.validation, images.test)
     )
@@ -133,7 +133,7 @@ def calibrate_command(
         raise AnytimeError("give either --budget, or --risk with or without --delta (see: anytime calibrate --help)")
     net = load(run).to(device_named(device))
     images = prepared(net, run, data_of(run, data))
-    where = next(net.parameters()).device
+    where = weights_device(net)
     batches = images.batches(images.validation, device=where)
     policy = anytime.calibrate(net, batches, budget, unit, score, risk=risk, delta=delta)
     path = policy.save(run)

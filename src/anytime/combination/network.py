@@ -15,7 +15,7 @@ from anytime.combination.rule import Memory, Rule
 from anytime.combination.stacking import Stacking
 from anytime.errors import AnytimeError
 from anytime.evaluation import collect
-from anytime.network import AnytimeNetwork, ReachedExit, Step
+from anytime.network import AnytimeNetwork, ReachedExit, Step, weights_device
 from anytime.preprocessing import Preprocessing
 
 RULES: dict[str, type[Rule]] = {rule.name: rule for rule in (Ensemble, Stacking, Product, Caching, Boosting)}
@@ -88,7 +88,7 @@ class CombinedNetwork(AnytimeNetwork):
                 "this network has stages without an exit: combine the members of an ensemble, "
                 "anytime.EANN([anytime.combine(net) for net in eann.members])"
             )
-        self.net, self.rule = net, rule.to(next((p.device for p in net.parameters()), "cpu"))
+        self.net, self.rule = net, rule.to(weights_device(net))
         self.image_size = net.image_size
         if net.config and net.config.get("model"):
             inner = {key: value for key, value in net.config.items() if key != "about"}

@@ -55,8 +55,11 @@ class Stacking(Rule):
 
     def forward(self, exit: int, logits: Tensor, memory: Memory) -> Memory:
         """The corrected logits, and those of all exits so far side by side."""
+        dtype = torch.promote_types(logits.dtype, torch.float32)  # sums of many products: 16 bits are too few
+        logits = logits.to(dtype)
         so_far = torch.cat([*memory[1:], logits], -1)
-        return logits + F.linear(so_far, self.weights[exit, : so_far.shape[-1]].T, self.biases[exit]), so_far
+        weights, bias = self.weights[exit, : so_far.shape[-1]].to(dtype), self.biases[exit].to(dtype)
+        return logits + F.linear(so_far, weights.T, bias), so_far
 
     @torch.inference_mode(False)
     def fit(self, outputs: Outputs) -> None:

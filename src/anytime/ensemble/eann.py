@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from anytime.batches import check_batches, one_sample
+from anytime.batches import as_batch, check_batches, one_sample
 from anytime.cost import costs
 from anytime.errors import AnytimeError
 from anytime.evaluation import collect
@@ -250,7 +250,7 @@ class EANN(AnytimeNetwork):
         first = list(next(zip(batches, strict=False), ()))
         before = self._offered
         try:
-            example = one_sample(first[0][0]) if first and isinstance(first[0], tuple | list) else None
+            example = one_sample(as_batch(self, first[0]).inputs) if first else None
             self.offered = everything = self._all_exits(example)
             wrong = collect(self, chain(first, batches)).wrong
             errors = wrong.double().mean(1).tolist()

@@ -19,6 +19,7 @@ from anytime.ensemble.ray_actors import RayFactory
 from anytime.ensemble.workers import WorkerFactory, check_process
 from anytime.errors import AnytimeError, check_integer
 from anytime.inference.limits import Limits, Prediction, UnfinishedError
+from anytime.inputs import as_input
 from anytime.network import Step
 
 
@@ -66,6 +67,7 @@ class Team:
     def start(self, x: Any) -> TeamPrediction:
         """Begin a prediction and return at once, as ``anytime.start`` does; the result also has ``lost``."""
         check_process(self._process)
+        x = as_input(self.eann, x)
         x = tree_map(lambda leaf: leaf.detach().cpu() if isinstance(leaf, Tensor) else leaf, x)
         prediction = TeamPrediction(self._order, self._exits, self._factory.pack(x))
         self._pool.submit(prediction, self._order)

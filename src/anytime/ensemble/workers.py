@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_map
 
 from anytime.ensemble.eann import EANN
 from anytime.errors import AnytimeError
+from anytime.network import weights_device
 
 
 class Worker(Protocol):
@@ -60,7 +61,7 @@ class MemberError(Exception):
 def run_member(eann: EANN, member: int, x: Any, halted: Callable[[], bool]) -> Iterator[tuple[int, Tensor]]:
     """Run one network in a worker: yield the index of each offered exit in the ensemble, and its logits."""
     indices = iter([index for index, (one, _) in enumerate(eann.offered) if one == member])
-    device = next(eann.parameters()).device
+    device = weights_device(eann)
     with torch.inference_mode():
         x = tree_map(lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf, x)
         for head in eann.walk_member(member, x, eann.offered_by(member)):

@@ -12,7 +12,7 @@ import torch
 from anytime.errors import AnytimeError
 from anytime.inference.clock import Clock
 from anytime.inference.limits import Limits, Prediction, Stop, UnfinishedError, answers
-from anytime.inputs import as_input
+from anytime.inputs import as_input, device_of
 
 
 class BackgroundPrediction:
@@ -38,14 +38,22 @@ class BackgroundPrediction:
         self._latest: Prediction | None = None
         self._error: BaseException | None = None
         limits = replace(limits, stop=_AnyOf(self._halt, limits.stop))
-        self._thread = threading.Thread(target=self._work, args=(net, x, limits, clock, tell), name="anytime")
+        kind = device_of(x).type  # a thread does not inherit it
+        autocast = torch.autocast(kind, torch.get_autocast_dtype(kind), enabled=torch.is_autocast_enabled(kind))
+        self._thread = threading.Thread(target=self._work, args=(net, x, limits, clock, tell, autocast), name="anytime")
         self._thread.start()
 
     def _work(
-        self, net: Any, x: Any, limits: Limits, clock: Clock, tell: Callable[[Prediction | None], object] | None
+        self,
+        net: Any,
+        x: Any,
+        limits: Limits,
+        clock: Clock,
+        tell: Callable[[Prediction | None], object] | None,
+        autocast: torch.autocast,
     ) -> None:
         try:
-            with torch.inference_mode():
+            with torch.inference_mode(), autocast:
                 for self._latest in answers(net, x, limits, clock, every=True):
                     if tell:
                         tell(self._latest)

@@ -149,7 +149,10 @@ def profile(net: AnytimeNetwork, example: Any, repeats: int = 30, warmup: int = 
             f"profile expects an AnytimeNetwork, not a {type(net).__name__}: anytime.convert(model, example) makes one"
         )
     if isinstance(example, DataLoader):
-        example = next(batches_of(net, example)).inputs
+        first = next(batches_of(net, example), None)
+        if first is None:
+            raise AnytimeError("there are no batches to take an example from")
+        example = first.inputs
     example = as_input(net, example)
     with eval_mode(net), explained(net, example):
         times = measure(net, example, repeats, warmup)

@@ -14,6 +14,7 @@ from anytime.errors import AnytimeError, check_integer
 from anytime.inference.clock import Clock
 from anytime.inputs import as_input, explain, explained
 from anytime.meta import shapes_later
+from anytime.network import Step
 
 
 class Stop(Protocol):
@@ -205,8 +206,9 @@ def answers(net: Any, x: Any, limits: Limits, clock: Clock, every: bool) -> Iter
 
     def evaluate(reached: Callable[[], Tensor], limit: str | None, complete: bool = False) -> Prediction:
         logits, seconds = reached(), clock.head_ended()
-        complete = complete or exit + 1 == getattr(net, "exits", None)
-        prediction = Prediction(logits, exit, seconds, complete, None if complete else limit, count, every)
+        number = getattr(reached, "exit", exit)
+        complete = complete or number + 1 == getattr(net, "exits", None)
+        prediction = Prediction(logits, number, seconds, complete, None if complete else limit, count, every)
         if exit == 0 and limits.deadline is not None and seconds > limits.deadline:
             raise UnfinishedError("deadline", seconds, clock.first_exit, prediction)
         return prediction
@@ -253,7 +255,17 @@ def _timed_walk(net: Any, x: Any, clock: Clock) -> Iterator[Callable[[], Tensor]
 def _walk(net: Any, x: Any) -> Iterator[Callable[[], Tensor] | None]:
     if hasattr(net, "walk"):
         return net.walk(x)
-    return ((lambda step=step: step.logits) for step in net.steps(x))
+    return map(_Reached, net.steps(x))
+
+
+class _Reached:
+    """An exit that an object with ``steps`` has evaluated already; it may leave out others before it."""
+
+    def __init__(self, step: Step) -> None:
+        self.exit, self.logits = step.exit, step.logits
+
+    def __call__(self) -> Tensor:
+        return self.logits
 
 
 def _costs(net: Any, x: Any) -> Costs | None:

@@ -77,6 +77,8 @@ class Policy:
             net: the network that the policy was made for, in eval mode.
             x: a batch: tensors or NumPy arrays with the samples along their first dimension.
         """
+        if not isinstance(net, AnytimeNetwork):
+            raise AnytimeError(f"expected an AnytimeNetwork, not a {type(net).__name__}")
         if net.exits != len(self.temperatures):
             raise AnytimeError(f"the policy is for a network of {len(self.temperatures)} exits, not of {net.exits}")
         x = as_input(net, x)

@@ -89,7 +89,8 @@ class AnytimeModule(_lightning.LightningModule):
         metrics = {f"{phase}_loss": outcome.objective.detach()}
         for exit, logits in zip(self.objective.exits, outcome.logits, strict=True):
             metrics[f"{phase}_loss_exit_{exit + 1}"] = outcome.losses[exit]
-            metrics[f"{phase}_accuracy_exit_{exit + 1}"] = accuracy(logits, labels)
+            if labels.shape == logits.shape[:-1] and not labels.is_floating_point():  # classes
+                metrics[f"{phase}_accuracy_exit_{exit + 1}"] = accuracy(logits, labels)
         self.log_dict(metrics, on_step=False, on_epoch=True, sync_dist=True, batch_size=len(labels))
         return outcome.objective
 
@@ -98,6 +99,6 @@ def _split(batch: Any) -> tuple[Any, Tensor | None]:
     """The network's input and the labels, if there are some."""
     if isinstance(batch, Mapping):
         return {name: value for name, value in batch.items() if name != "labels"}, batch.get("labels")
-    if isinstance(batch, tuple | list) and len(batch) == 2:
-        return batch[0], batch[1]
+    if isinstance(batch, tuple | list) and len(batch) in (1, 2):
+        return batch[0], batch[1] if len(batch) == 2 else None
     return batch, None

@@ -66,7 +66,7 @@ class Objective(nn.Module):
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     """Mean cross-entropy over the labels that count; 0 if there are none."""
-    total = F.cross_entropy(logits.flatten(0, -2), labels.flatten(), ignore_index=IGNORED, reduction="sum")
+    total = F.cross_entropy(logits.flatten(0, -2), labels.flatten().long(), ignore_index=IGNORED, reduction="sum")
     return total / count_labels(labels).clamp(min=1)
 
 

@@ -66,7 +66,7 @@ class TrainerModel(nn.Module):
     def forward(
         self, labels: Tensor | None = None, num_items_in_batch: Tensor | int | None = None, **columns: Any
     ) -> dict[str, Tensor]:
-        """Return ``logits`` of shape ``[samples, exits, …, classes]`` and, given labels, ``loss``.
+        """Return ``logits`` of shape ``[samples, …, exits, classes]`` and, given labels, ``loss``.
 
         Args:
             labels: One per sample, or one per token.
@@ -76,10 +76,10 @@ class TrainerModel(nn.Module):
         """
         x = self._input(columns)
         if labels is None:
-            return {"logits": torch.stack(self.net(x), 1)}
+            return {"logits": _stack(self.net(x))}
         outcome = self.objective(x, labels)
         share = 1 if num_items_in_batch is None else count_labels(labels) / num_items_in_batch
-        return {"loss": outcome.objective * share, "logits": torch.stack(outcome.logits, 1)}
+        return {"loss": outcome.objective * share, "logits": _stack(outcome.logits)}
 
     def _input(self, columns: dict[str, Any]) -> Any:
         if not columns or (self.input is not None and self.input not in columns):
@@ -88,6 +88,11 @@ class TrainerModel(nn.Module):
                 f"{self.input or 'at least one'}; set remove_unused_columns=False in the TrainingArguments"
             )
         return columns if self.input is None else columns[self.input]
+
+
+def _stack(logits: list[Tensor]) -> Tensor:
+    """The exits in front of the classes, which are the last dimension; of maps the second."""
+    return torch.stack(logits, 1 if logits[0].ndim > 3 else -2)  # the Trainer pads tokens along dimension 1
 
 
 def _aliases(module: nn.Module) -> set[str]:
@@ -110,14 +115,14 @@ def exit_metrics(prediction: Any) -> dict[str, float]:
     """Accuracy and cross-entropy of each exit, for ``Trainer(compute_metrics=exit_metrics)``.
 
     Args:
-        prediction: ``EvalPrediction`` of a :class:`TrainerModel`: logits ``[samples, exits, …, classes]`` and labels.
+        prediction: ``EvalPrediction`` of a :class:`TrainerModel`: logits ``[samples, …, exits, classes]`` and labels.
 
     Returns:
         ``accuracy_exit_1`` and ``loss_exit_1`` to ``accuracy_exit_L`` and ``loss_exit_L``; exit 1 is the shallowest.
     """
     logits, labels = torch.as_tensor(prediction.predictions), torch.as_tensor(prediction.label_ids)
     metrics = {}
-    for number, each in enumerate(logits.unbind(1), 1):
+    for number, each in enumerate(logits.unbind(-2), 1):
         metrics[f"accuracy_exit_{number}"] = accuracy(each, labels).item()
         metrics[f"loss_exit_{number}"] = cross_entropy(each.float(), labels).item()
     return metrics
