@@ -10,6 +10,7 @@ TEN_SEEDS = "svhn (resann-5-8-patch2, 10 seeds) in %"
 OVER_OPT = "svhn (resann-5-8-patch2, 10 seeds), in %"
 MSDNET = "svhn (msdnet-cifar-4-2-1-patch2) in %"
 CIFAR = "cifar10 (resann-5-8-patch2, 3 seeds) in %"
+CIFAR_OVER_OPT = "cifar10 (resann-5-8-patch2, 3 seeds), in %"
 """What the headings of the tables of training extras say."""
 NETWORKS = {
     "svhn": "SVHN, `resann-5-8-patch2`",
@@ -113,6 +114,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "svhn_10_together": lambda: ", ".join(extras(TEN_SEEDS)[TOGETHER]),
     "svhn_10_together_over_opt": lambda: ", ".join(extras(OVER_OPT)[TOGETHER]),
     "eann": eann_table,
+    "cifar10_stacked_over_opt": lambda: ", ".join(extras(CIFAR_OVER_OPT)["AdaLoss, stacked"]),
+    "cifar10_best_over_opt": lambda: ", ".join(extras(CIFAR_OVER_OPT)[STACKED]),
     "msdnet_extras": lambda: extras_table(MSDNET),
     "cifar10_extras": lambda: extras_table(CIFAR),
 }
