@@ -203,13 +203,40 @@ def test_any_size(tmp_path):
     net = lively(FAMILIES["resann"]())
     found = exported(net, images(1), tmp_path, other=images(1, 48))
     parity_law(net, found, [images(2), images(1, 48), images(3, 40)])
-    with pytest.raises(anytime.AnytimeError, match="costs are known for inputs of the shape"):
-        anytime.costs(found, images(1, 48))
+    assert anytime.predict(found, images(1)).macs == anytime.costs(net, images(1)).alone[-1]
+    assert anytime.predict(found, images(1, 48)).macs is None, "counted for another size"
+
+
+def test_costs_that_are_not_known_are_said_before_anything_is_measured(tmp_path):
+    net, large = FAMILIES["patches"]().eval(), images(8, 48)
+    found = exported(net, images(1), tmp_path, other=images(1, 48))
+
+    def batches():
+        yield large, torch.arange(8)
+        raise AssertionError("went on to the second batch")
+
+    for call in (
+        lambda: anytime.costs(found, large),
+        lambda: anytime.evaluate(found, batches()),
+        lambda: anytime.calibrate(found, batches(), 0.5),
+    ):
+        with pytest.raises(anytime.AnytimeError, match=r"costs are known for inputs of the shape.*export the network"):
+            call()
+    policy = anytime.calibrate(found, [(large, torch.arange(8))], 10.0, "seconds")
+    assert policy.unit == "seconds", "these are measured"
+
+
+def test_a_data_set_is_evaluated(tmp_path):
+    data, net = anytime.load_data("digits"), anytime.create_model("resann-1-4", in_channels=1).eval()
+    found = exported(net, data.normalize(data.test.pixels[:1]), tmp_path)
+    assert anytime.evaluate(found, data).errors == anytime.evaluate(net, data).errors
 
 
 def test_arrays_and_tensors_and_other_precisions(tmp_path):
     net = lively(FAMILIES["resann"]())
     found, x = exported(net, images(1), tmp_path), images(2)
+    coarse = x.bfloat16()
+    assert all(torch.equal(a, b) for a, b in zip(found(coarse), found(coarse.float()), strict=True))
     for given in (x.numpy(), x.double(), x.numpy().astype(np.float64), x.contiguous(memory_format=torch.channels_last)):
         assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(found(given), found(x), strict=True))
         assert torch.allclose(anytime.predict(found, given).logits, list(found.steps(x))[-1].logits, atol=1e-5)
