@@ -1,5 +1,7 @@
 """A network as ONNX graphs: every exit as it was, for any batch."""
 
+import copy
+
 import laws
 import numpy as np
 import pytest
@@ -283,7 +285,22 @@ def test_what_cannot_be_exported(tmp_path):
     policy = anytime.Policy("confidence", [0.9], [1.0, 1.0], [1, 2], [0.5, 0.5], 1.5)
     with pytest.raises(anytime.AnytimeError, match="policy is for 2 exits"):
         anytime.export.onnx(net, images(1), tmp_path, policy=policy)
+    policy = anytime.Policy(lambda logits: logits[:, 0], [0.9], [1.0, 1.0], [1, 2], [0.5, 0.5], 1.5)
+    with pytest.raises(anytime.AnytimeError, match="score is a function cannot be exported"):
+        anytime.export.onnx(net, images(1), tmp_path, policy=policy)
+    flat = anytime.AnytimeNetwork([nn.Identity()] * 2, [nn.Identity(), nn.Flatten()])
+    with pytest.raises(anytime.AnytimeError, match=r"4 dimensions, another float32 of 2.*exits=\[0\]"):
+        anytime.export.onnx(flat, images(1), tmp_path)
     assert not list(tmp_path.glob("*.*")), "nothing is written by an export that fails"
+
+
+def test_an_exported_network_is_no_part_of_another(tmp_path):
+    """What its graphs compute inside another network could not be counted."""
+    found = exported(FAMILIES["patches"]().eval(), images(1), tmp_path)
+    for call in (lambda: anytime.combine(found, "caching"), lambda: anytime.EANN([found])):
+        with pytest.raises(anytime.AnytimeError, match=r"anytime\.export\.onnx\("):
+            call()
+    assert distance(copy.deepcopy(found)(images(2))[-1], found(images(2))[-1]) == 0
 
 
 def test_training_mode_is_kept(tmp_path):
