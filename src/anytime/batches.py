@@ -1,6 +1,6 @@
 """Batches as training and evaluation take them: inputs and targets, whatever loader they come from."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -137,15 +137,23 @@ def _of_columns(net: AnytimeNetwork, columns: dict[str, Any]) -> Batch:
 
 
 class Peeked:
-    """Batches of a loader that remember the inputs of the first one that has samples in it, once it was seen."""
+    """Batches of a loader that remember the inputs of the first one that has samples in it, once it was seen.
 
-    def __init__(self, net: AnytimeNetwork, items: Any) -> None:
-        self.net, self.items, self.inputs = net, items, None
+    Args:
+        net: the network.
+        items: see ``batches_of``.
+        check: is called with these inputs before anything is done with them.
+    """
+
+    def __init__(self, net: AnytimeNetwork, items: Any, check: Callable[[Any], object] | None = None) -> None:
+        self.net, self.items, self.inputs, self.check = net, items, None, check
 
     def __iter__(self) -> Iterator[Batch]:
         for batch in batches_of(self.net, self.items):
             if self.inputs is None and len(batch):
                 self.inputs = batch.inputs
+                if self.check is not None:
+                    self.check(self.inputs)
             yield batch
 
     @property

@@ -83,6 +83,12 @@ def costs(net: AnytimeNetwork, example: Any) -> Costs:
     return _counted(net, tree_map(lambda leaf: _real(leaf, net), example))
 
 
+def check_known(net: AnytimeNetwork, example: Any) -> None:
+    """Raise if ``costs`` will, since an exported network knows them for one size of inputs; takes no time."""
+    if hasattr(net, "stated_costs"):
+        net.stated_costs(example)  # type: ignore[operator]
+
+
 def known_costs(net: AnytimeNetwork, example: Any) -> Costs:
     """The result of ``costs``, counted once per form of input and kept on the network until ``net.forget()``."""
     known: dict[Form, Costs] = vars(net).setdefault("_costs", {})

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from anytime import distributed
 from anytime.batches import Batch, Peeked, batches_of, check_batches, one_sample
-from anytime.cost import Costs, costs
+from anytime.cost import Costs, check_known, costs
 from anytime.data.dataset import Data
 from anytime.data.images import Images, Take
 from anytime.data.stream import Stream
@@ -157,11 +157,12 @@ def evaluate(
         if images is None or not len(images):
             raise AnytimeError(f"data {data.name!r} has no test images: pass some as evaluate(net, data, images)")
         data = data.matching(net.preprocessing)
+        example = like_weights(net, torch.empty(1, *data.shape, device="meta"))
+        check_known(net, example)
         batches = image_batches(net, data, images, batch_size, shared)
         found = measure(net, batches, exits, loss, metric, shared, partial(check_classes, data=data))
-        example = like_weights(net, torch.empty(1, *data.shape, device="meta"))
     else:
-        peeked = Peeked(net, data)
+        peeked = Peeked(net, data, partial(check_known, net))
         found = measure(net, peeked, exits, loss, metric, shared)
         example = one_sample(peeked.first)
     losses, errors = (spread_out(values, exits, net.exits) for values in (found.losses, found.errors))

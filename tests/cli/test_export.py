@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
@@ -38,8 +39,20 @@ def test_a_run_is_exported_once_and_again_when_it_has_changed(saved):
     anytime.save(net, saved)
     with torch.no_grad():
         assert distance(load_backend(saved, "onnx")(X)[-1], net(X)[-1]) < 1e-4
+    net.preprocessing = anytime.Preprocessing(1, (8, 8), [0.5], [0.1], ["d", "e", "f"])
+    anytime.save(net, saved)
+    assert load_backend(saved, "onnx").preprocessing == net.preprocessing
     with pytest.raises(anytime.AnytimeError, match="one of eager, onnx"):
         load_backend(saved, "abacus")
+
+
+def test_a_model_that_is_saved_over_an_export_is_what_runs(saved, tmp_path):
+    net, other = anytime.load(saved), anytime.create_model("resann-1-4", num_classes=3, in_channels=1).eval()
+    folder = anytime.export.onnx(other, X, tmp_path / "b")
+    anytime.save(net, folder)
+    net.preprocessing = None
+    with torch.no_grad():
+        assert distance(load_backend(folder, "onnx")(X)[-1], net(X)[-1]) < 1e-4
 
 
 def test_the_command(run, saved, tmp_path):
@@ -59,7 +72,7 @@ def test_the_command(run, saved, tmp_path):
         ("export a --to tea", "--to tea: expected onnx or executorch"),
         ("export a --exits one", "expected numbers from 1"),
         ("export a --exits 9", "has 3"),
-        ("export a --output a", "a holds the model itself: export it to another folder"),
+        ("export a --output a", "a holds a saved model: export to another folder"),
         ("export nowhere", "not a saved model"),
     ]:
         code, out, err = run(line)
@@ -99,6 +112,30 @@ def test_int8(run, finished, tmp_path):
     with pytest.raises(anytime.AnytimeError, match="no batches to calibrate with"):
         anytime.export.int8(tmp_path / "b/onnx", tmp_path / "c", [], labeled)
     assert not (tmp_path / "c").exists()
+
+
+def test_int8_shares_weights_and_keeps_no_promise(tmp_path):
+    """Weights of several stages or heads are stored once; a risk holds for the logits in floats."""
+    stage, head = torch.nn.Linear(64, 64), torch.nn.Linear(64, 8)
+    net = anytime.AnytimeNetwork([stage, torch.nn.ReLU(), stage], [head] * 3).eval()
+    policy = anytime.Policy("confidence", [0.9, None], [1.0] * 3, [1, 2, 3], [0.25, 0.5, 0.25], 2.5, risk=0.1)
+    x = torch.randn(64, 64)
+    labeled = [(x, net(x)[-1].argmax(-1))]
+    floats = anytime.export.onnx(net, x, tmp_path / "a", policy=policy)
+    folder = anytime.export.int8(floats, tmp_path / "b", labeled, labeled, tolerate=100).folder
+    found = anytime.load_exported(folder)
+    assert distance(found(x)[-1], net(x)[-1]) < 0.1
+    assert (folder / "shared.bin").stat().st_size == 4 * 64 * 8 + 64 * 64, "the head in floats, the stage in bytes"
+    assert found.policy == replace(policy, risk=None)
+
+
+def test_int8_in_the_place_of_floats_is_kept(saved):
+    net = anytime.load(saved)
+    anytime.Policy("confidence", [0.9, None], [1.0] * 3, [1, 2, 3], [0.25, 0.5, 0.25], 2.5, risk=0.1).save(saved)
+    load_backend(saved, "onnx")
+    labeled = [(X, net(X)[-1].argmax(-1))]
+    anytime.export.int8(saved / "onnx", saved / "onnx", labeled, labeled, tolerate=100)
+    assert load_backend(saved, "onnx").description.about["precision"] == "int8"
 
 
 def test_int8_that_loses_too_much_is_not_written(tmp_path):

@@ -1,4 +1,4 @@
-"""Hostile and damaged folders: refused, and why is said."""
+"""What is written to a folder and stays there. Hostile and damaged folders: refused, and why is said."""
 
 import json
 import shutil
@@ -11,6 +11,7 @@ from torch import nn
 
 import anytime
 from anytime.export.description import checksum
+from anytime.inference.batch_times import measure_batches
 
 
 @pytest.fixture(scope="module")
@@ -160,7 +161,7 @@ def test_an_altered_description(folder):
 
 def test_what_was_exported_is_loaded_whole(tmp_path):
     net = anytime.create_model("resann-1-4", num_classes=3, in_channels=1)
-    net.preprocessing = anytime.Preprocessing(1, (8, 8), [0.3], [0.2], ["ä", "b", "c"])
+    net.preprocessing = anytime.Preprocessing(1, (8, 8), [0.3], [0.2], ["ä", "b", "c"], crop=0.875)
     policy = anytime.Policy("confidence", [0.9, None], [1.0, 1.1, 0.9], [1, 2, 3], [0.25, 0.5, 0.25], 2.5)
     folder = anytime.export.onnx(net, torch.zeros(1, 1, 8, 8), tmp_path, policy=policy, about={"from": "a shelf"})
     found = anytime.load_exported(folder)
@@ -170,7 +171,37 @@ def test_what_was_exported_is_loaded_whole(tmp_path):
     assert found.description.about["network"] == "resann-1-4"
     card = (folder / "MODEL_CARD.md").read_text()
     assert "Classes: ä, b, c." in card
+    assert "0.875 of its height and width, resized to 1 × 8 × 8" in card
     assert "| 3 | stage-03.onnx | head-03.onnx |" in card
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     anytime.export.onnx(net, torch.zeros(1, 1, 8, 8), tmp_path, policy=policy, about={"from": "a shelf"})
     assert before == {path.name: path.read_bytes() for path in folder.iterdir()}, "the same export, byte for byte"
+
+
+def test_an_earlier_export_is_removed_and_nothing_else(folder):
+    """Its graphs, its shared weights, and the times that were measured of it."""
+    mine = {"stage-plan.txt", "head-count.csv", "stage-1.onnx.old", "notes.md"}
+    for name in mine:
+        (folder / name).write_text("mine")
+    (folder / "head-shots").mkdir()
+    x = torch.randn(1, 32)
+    earlier = anytime.load_exported(folder)
+    anytime.profile(earlier, x, repeats=1).save(folder)
+    measure_batches(earlier, x, batches=(1, 2), repeats=1).save(folder)
+    net = anytime.AnytimeNetwork([nn.Linear(32, 32)], [nn.Linear(32, 4)])
+    anytime.export.onnx(net, x, folder)
+    written = {"anytime.json", "MODEL_CARD.md", "stage-01.onnx", "head-01.onnx"}
+    assert {path.name for path in folder.iterdir()} == {*mine, *written, "head-shots"}
+
+
+def test_the_folder_of_a_model_is_not_written_to(tmp_path):
+    net, x = anytime.create_model("resann-1-4", num_classes=3, in_channels=1), torch.zeros(1, 1, 8, 8)
+    saved, floats = anytime.save(net, tmp_path / "a"), anytime.export.onnx(net, x, tmp_path / "b")
+    before = {path.name: path.read_bytes() for path in saved.iterdir()}
+    for call in (
+        lambda: anytime.export.onnx(net, x, saved),
+        lambda: anytime.export.int8(floats, saved, [(x, torch.zeros(1))], [(x, torch.zeros(1))]),
+    ):
+        with pytest.raises(anytime.AnytimeError, match=r"holds a saved model: export to another folder, e\.g\. .*onnx"):
+            call()
+    assert before == {path.name: path.read_bytes() for path in saved.iterdir()}

@@ -1,5 +1,7 @@
 """A network as ONNX graphs: every exit as it was, for any batch."""
 
+import copy
+
 import laws
 import numpy as np
 import pytest
@@ -132,7 +134,7 @@ def test_states_of_several_tensors(tmp_path):
 
 
 class Folds(nn.Module):
-    """Counts its samples in Python, which a trace does not see."""
+    """Counts its samples in Python, in two ways, which a trace does not see."""
 
     def __init__(self, factor):
         super().__init__()
@@ -140,13 +142,43 @@ class Folds(nn.Module):
 
     def forward(self, x):
         folded = x.reshape(int(x.shape[0]) * 2, 3)
-        return (folded.reshape(int(x.shape[0]), 6) @ self.weight) + x
+        return (folded.reshape(len(x), 6) @ self.weight) + x
 
 
-@pytest.mark.slow
-def test_what_a_trace_cannot_follow_is_captured(tmp_path):
-    net = anytime.AnytimeNetwork([Folds(0.1), Folds(0.2)], [nn.Identity(), nn.Linear(6, 2)]).eval()
+@pytest.mark.parametrize("stage", [lambda: Folds(0.1), lambda: nn.RMSNorm(6)], ids=["samples", "operation"])
+def test_what_a_trace_cannot_follow_is_captured(stage, tmp_path, capfd):
+    net = anytime.AnytimeNetwork([stage(), stage()], [nn.Linear(6, 2), nn.Linear(6, 2)]).eval()
     parity_law(net, exported(net, torch.randn(2, 6), tmp_path), [torch.randn(n, 6) for n in (1, 3, 17)])
+    assert capfd.readouterr().out == "", "the attempt that failed says nothing"
+
+
+def test_heads_of_other_widths(tmp_path):
+    net = anytime.AnytimeNetwork([nn.Linear(6, 6), nn.Linear(6, 6)], [nn.Linear(6, 4), nn.Linear(6, 2)]).eval()
+    found = exported(net, torch.randn(2, 6), tmp_path)
+    assert found.description.values["logits"].shape == ("batch", "any")
+    parity_law(net, found, [torch.randn(n, 6) for n in (1, 3)])
+
+
+class Twice(nn.Module):
+    """Its state holds a tensor twice."""
+
+    def forward(self, state):
+        x = state[0] * 2 + state[1] if isinstance(state, tuple) else state
+        return (x + 1,) * 2
+
+
+class Sum(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(6, 2)
+
+    def forward(self, state):
+        return self.linear(state[0] + state[1])
+
+
+def test_a_tensor_that_is_twice_in_a_state(tmp_path):
+    net = anytime.AnytimeNetwork([Twice(), Twice()], [Sum(), Sum()]).eval()
+    parity_law(net, exported(net, torch.randn(2, 6), tmp_path), [torch.randn(n, 6) for n in (1, 3)])
 
 
 def test_weights_of_several_stages_are_stored_once(tmp_path):
@@ -173,13 +205,40 @@ def test_any_size(tmp_path):
     net = lively(FAMILIES["resann"]())
     found = exported(net, images(1), tmp_path, other=images(1, 48))
     parity_law(net, found, [images(2), images(1, 48), images(3, 40)])
-    with pytest.raises(anytime.AnytimeError, match="costs are known for inputs of the shape"):
-        anytime.costs(found, images(1, 48))
+    assert anytime.predict(found, images(1)).macs == anytime.costs(net, images(1)).alone[-1]
+    assert anytime.predict(found, images(1, 48)).macs is None, "counted for another size"
+
+
+def test_costs_that_are_not_known_are_said_before_anything_is_measured(tmp_path):
+    net, large = FAMILIES["patches"]().eval(), images(8, 48)
+    found = exported(net, images(1), tmp_path, other=images(1, 48))
+
+    def batches():
+        yield large, torch.arange(8)
+        raise AssertionError("went on to the second batch")
+
+    for call in (
+        lambda: anytime.costs(found, large),
+        lambda: anytime.evaluate(found, batches()),
+        lambda: anytime.calibrate(found, batches(), 0.5),
+    ):
+        with pytest.raises(anytime.AnytimeError, match=r"costs are known for inputs of the shape.*export the network"):
+            call()
+    policy = anytime.calibrate(found, [(large, torch.arange(8))], 10.0, "seconds")
+    assert policy.unit == "seconds", "these are measured"
+
+
+def test_a_data_set_is_evaluated(tmp_path):
+    data, net = anytime.load_data("digits"), anytime.create_model("resann-1-4", in_channels=1).eval()
+    found = exported(net, data.normalize(data.test.pixels[:1]), tmp_path)
+    assert anytime.evaluate(found, data).errors == anytime.evaluate(net, data).errors
 
 
 def test_arrays_and_tensors_and_other_precisions(tmp_path):
     net = lively(FAMILIES["resann"]())
     found, x = exported(net, images(1), tmp_path), images(2)
+    coarse = x.bfloat16()
+    assert all(torch.equal(a, b) for a, b in zip(found(coarse), found(coarse.float()), strict=True))
     for given in (x.numpy(), x.double(), x.numpy().astype(np.float64), x.contiguous(memory_format=torch.channels_last)):
         assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(found(given), found(x), strict=True))
         assert torch.allclose(anytime.predict(found, given).logits, list(found.steps(x))[-1].logits, atol=1e-5)
@@ -226,7 +285,22 @@ def test_what_cannot_be_exported(tmp_path):
     policy = anytime.Policy("confidence", [0.9], [1.0, 1.0], [1, 2], [0.5, 0.5], 1.5)
     with pytest.raises(anytime.AnytimeError, match="policy is for 2 exits"):
         anytime.export.onnx(net, images(1), tmp_path, policy=policy)
+    policy = anytime.Policy(lambda logits: logits[:, 0], [0.9], [1.0, 1.0], [1, 2], [0.5, 0.5], 1.5)
+    with pytest.raises(anytime.AnytimeError, match="score is a function cannot be exported"):
+        anytime.export.onnx(net, images(1), tmp_path, policy=policy)
+    flat = anytime.AnytimeNetwork([nn.Identity()] * 2, [nn.Identity(), nn.Flatten()])
+    with pytest.raises(anytime.AnytimeError, match=r"4 dimensions, another float32 of 2.*exits=\[0\]"):
+        anytime.export.onnx(flat, images(1), tmp_path)
     assert not list(tmp_path.glob("*.*")), "nothing is written by an export that fails"
+
+
+def test_an_exported_network_is_no_part_of_another(tmp_path):
+    """What its graphs compute inside another network could not be counted."""
+    found = exported(FAMILIES["patches"]().eval(), images(1), tmp_path)
+    for call in (lambda: anytime.combine(found, "caching"), lambda: anytime.EANN([found])):
+        with pytest.raises(anytime.AnytimeError, match=r"anytime\.export\.onnx\("):
+            call()
+    assert distance(copy.deepcopy(found)(images(2))[-1], found(images(2))[-1]) == 0
 
 
 def test_training_mode_is_kept(tmp_path):

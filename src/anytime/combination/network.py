@@ -54,6 +54,11 @@ def combine(
     """
     if not isinstance(net, AnytimeNetwork):
         raise AnytimeError(f"combine expects an AnytimeNetwork, not a {type(net).__name__}: see anytime.convert")
+    if hasattr(net, "stated_costs"):
+        raise AnytimeError(
+            "this network is exported: combine the network itself and export that, "
+            "anytime.export.onnx(anytime.combine(net), x, folder)"
+        )
     if rule not in RULES:
         raise AnytimeError(f"rule={rule!r} must be one of {', '.join(RULES)}")
     try:

@@ -69,6 +69,8 @@ class EANN(AnytimeNetwork):
                     f"a {type(member).__name__} is not an anytime network: anytime.create_model builds one, "
                     "anytime.convert makes one from a model"
                 )
+            if hasattr(member, "stated_costs"):
+                raise AnytimeError("a member is exported: export their ensemble, anytime.export.onnx(eann, x, folder)")
         if len({id(member) for member in given}) < len(given):
             raise AnytimeError("members has the same network twice: each must be another one")
         self.members = nn.ModuleList(given)

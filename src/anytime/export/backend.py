@@ -9,6 +9,7 @@ from anytime.errors import AnytimeError
 from anytime.export.description import FILE as DESCRIPTION
 from anytime.export.description import read_description
 from anytime.export.exported import load_exported
+from anytime.export.quantization import policy_in_int8
 from anytime.export.write import executorch, onnx
 from anytime.files import read_json
 from anytime.inference.policy import FILE as POLICY
@@ -25,7 +26,7 @@ def load_backend(folder: str | Path, backend: str = "eager") -> AnytimeNetwork:
     For ``onnx`` the model is exported to ``onnx/`` in its folder, unless that is there and of this model.
 
     Args:
-        folder: of a finished run or a saved model; also that of an exported network.
+        folder: of a finished run or a saved model; also that of an exported network, if no model is in it.
         backend: ``eager`` or ``onnx``.
     """
     folder = Path(folder)
@@ -33,7 +34,7 @@ def load_backend(folder: str | Path, backend: str = "eager") -> AnytimeNetwork:
         raise AnytimeError(f"backend={backend!r} must be one of {', '.join(BACKENDS)}")
     if backend == "eager":
         return load(folder)
-    if (folder / DESCRIPTION).is_file():
+    if (folder / DESCRIPTION).is_file() and not (folder / CONFIG).is_file():
         return load_exported(folder)
     return load_exported(export_run(folder))
 
@@ -48,15 +49,15 @@ def export_run(folder: Path, output: Path | None = None, to: str = "onnx", **opt
         options: of ``anytime.export.onnx``; with any, the model is always exported. A policy is for all exits: with
             ``exits`` it is left out.
     """
-    if output is not None and output.resolve() == folder.resolve():
-        raise AnytimeError(f"{output} holds the model itself: export it to another folder, e.g. {folder / to}")
     target, export = output or folder / to, {"onnx": onnx, "executorch": executorch}[to]
     net = load(folder)
     source = str(read_json(folder / CONFIG)["weights"])
     policy = Policy.load(folder) if (folder / POLICY).is_file() and "exits" not in options else None
     if not options and output is None and (target / DESCRIPTION).is_file():
         found = read_description(target)
-        if found.about.get("source") == source and found.policy == policy and len(found.exits) == net.exits:
+        expected = policy_in_int8(policy) if found.about.get("precision") else policy
+        there = (found.about.get("source"), found.policy, found.preprocessing, len(found.exits))
+        if there == (source, expected, net.preprocessing, net.exits):
             return target
     return export(net, example_for(net), target, policy=policy, about={"source": source}, **options)  # type: ignore[arg-type]
 

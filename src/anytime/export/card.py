@@ -20,9 +20,12 @@ def model_card(description: Description) -> str:
         f"Input: {takes}.",
     ]
     if prepare is not None:
-        size = f"{prepare.channels} × {prepare.size[0]} × {prepare.size[1]}"
+        height, width = prepare.size
+        part = "" if prepare.crop == 1 else f", {prepare.crop:g} of its height and width"
         lines += [
-            f"Images: {size}, bytes divided by 255, minus {list(prepare.mean)}, divided by {list(prepare.std)}.",
+            f"Images: the largest part in the middle with the proportions {height} × {width}{part}, resized to "
+            f"{prepare.channels} × {height} × {width}; bytes divided by 255, minus {list(prepare.mean)}, divided by "
+            f"{list(prepare.std)}.",
         ]
         if prepare.classes:
             lines.append(f"Classes: {', '.join(prepare.classes[:20])}{', …' if len(prepare.classes) > 20 else ''}.")

@@ -152,9 +152,16 @@ class ExportedNetwork(AnytimeNetwork):
         leaves = first.leaves(example)
         for leaf, counted in zip(leaves.values(), self.description.counted, strict=True):
             if list(leaf.shape[1:]) != counted[1:]:
-                raise AnytimeError(f"the costs are known for inputs of the shape {counted}, not {list(leaf.shape)}")
+                raise AnytimeError(
+                    f"the costs are known for inputs of the shape {counted}, not {list(leaf.shape)}: export the "
+                    "network with an example of that size"
+                )
         batch = first.samples(leaves)
         return Costs([batch * macs for macs in known.macs], known.params, [batch * macs for macs in known.heads])
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "ExportedNetwork":
+        """Itself: it has no weights, and the sessions of a runtime cannot be copied."""
+        return self
 
     def layout(self) -> dict[str, Any]:
         """Raises: what was exported is in a folder already."""
@@ -247,6 +254,8 @@ def _fits(leaf: Any, shape: Sequence[int | str]) -> bool:
 
 
 def _array(leaf: Any, expected: Value) -> np.ndarray:
+    if isinstance(leaf, Tensor):
+        leaf = leaf.float() if leaf.dtype == torch.bfloat16 else leaf  # NumPy has no such type
     array = leaf.numpy(force=True) if isinstance(leaf, Tensor) else leaf
     # Floats of another precision and integers of another width are converted; bytes are no floats.
     if array.dtype.name != expected.type and array.dtype.kind != np.dtype(expected.type).kind:

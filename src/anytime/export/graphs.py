@@ -55,7 +55,7 @@ class Graph:
         state = tree_unflatten([next(given) if leaf is None else leaf[0] for leaf in leaves], spec)
         for module in self.modules:
             state = module(state)
-        return state
+        return _each_once(state)
 
     def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """The tensors that ``outputs`` names."""
@@ -166,6 +166,15 @@ def _followed(net: AnytimeNetwork, wanted: frozenset[int], x: Any) -> list[tuple
     return graphs
 
 
+def _each_once(state: Any) -> Any:
+    """The state with a copy of a tensor wherever it is there again: every value has a name of its own."""
+    leaves, spec = tree_flatten(state)
+    for i, leaf in enumerate(leaves):
+        if isinstance(leaf, Tensor) and any(leaf is other for other in leaves[:i]):
+            leaves[i] = leaf.clone()
+    return tree_unflatten(leaves, spec)
+
+
 def _graph(modules: list[nn.Module], state: Any, known: dict[int, str]) -> Graph:
     leaves, spec = tree_flatten(state)
     structure = [None if isinstance(leaf, Tensor) else (leaf,) for leaf in leaves], spec
@@ -219,8 +228,19 @@ def _sizes(graphs: list[tuple[Graph, Graph]]) -> dict[str, tuple[str, tuple[int,
         for graph in (stage, head):
             for name, tensor in zip(graph.inputs, graph.example, strict=True):
                 sizes[name] = (str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape))
-        sizes.setdefault(LOGITS, (str(head.result.dtype).removeprefix("torch."), tuple(head.result.shape)))
+        answer = (str(head.result.dtype).removeprefix("torch."), tuple(head.result.shape))
+        sizes[LOGITS] = _either(sizes.get(LOGITS, answer), answer)
     return sizes
+
+
+def _either(first: tuple[str, tuple[int, ...]], second: tuple[str, tuple[int, ...]]) -> tuple[str, tuple[int, ...]]:
+    """Type and shape of what two heads return; sizes that differ are −1."""
+    if first[0] != second[0] or len(first[1]) != len(second[1]):
+        raise AnytimeError(
+            f"one head returns {first[0]} of {len(first[1])} dimensions, another {second[0]} of {len(second[1])}: "
+            "export them one by one, e.g. with exits=[0]"
+        )
+    return first[0], tuple(a if a == b else -1 for a, b in zip(first[1], second[1], strict=True))
 
 
 def _shape(name: str, two: tuple[int, ...], three: tuple[int, ...], other: tuple[int, ...]) -> tuple[int | str, ...]:
@@ -236,7 +256,7 @@ def _shape(name: str, two: tuple[int, ...], three: tuple[int, ...], other: tuple
                 )
             shape.append("batch" if each == 1 else f"{each}*batch")
         else:
-            shape.append("any" if a != c else a)
+            shape.append("any" if a != c or a < 0 else a)
     return tuple(shape)
 
 

@@ -50,7 +50,8 @@ def captured(plan: Staged) -> dict[str, Any]:
     require("onnxscript", "onnx")
     # Cloned, since the exporter takes inputs that are the same tensor for one input.
     inputs = [[tensor.clone() for tensor in graph.example] for graph in named.values()]
-    free = [[dict.fromkeys(_free(plan, name), torch.export.Dim.AUTO) for name in g.inputs] for g in named.values()]
+    # Not Dim.AUTO: where code counts its samples in Python, that fixes their number without saying so.
+    free = [[dict.fromkeys(_free(plan, name), torch.export.Dim.DYNAMIC) for name in g.inputs] for g in named.values()]
     with _exporting(plan.net):
         program = torch.onnx.export(
             _Lanes(plan.net, list(named.values())),
@@ -117,8 +118,9 @@ def _described(model: Any, name: str, plan: Staged) -> Any:
 @contextmanager
 def _exporting(net: nn.Module) -> Iterator[None]:
     """Eval mode, no gradients, no messages; what the exporter raises as an ``AnytimeError``."""
-    before = logging.root.manager.disable
+    before, log = logging.root.manager.disable, getattr(torch._C, "_jit_onnx_log", None)
     logging.disable(logging.CRITICAL)
+    torch._C._jit_onnx_log = lambda *_: None  # where a trace fails it prints the graph, whatever is asked for
     try:
         with eval_mode(net), torch.no_grad(), warnings.catch_warnings(), redirect_stdout(io.StringIO()):
             warnings.simplefilter("ignore")
@@ -130,3 +132,4 @@ def _exporting(net: nn.Module) -> Iterator[None]:
         ) from error
     finally:
         logging.disable(before)
+        torch._C._jit_onnx_log = log  # type: ignore[assignment]

@@ -16,7 +16,8 @@ from anytime.errors import AnytimeError, check_number, require
 from anytime.evaluation import collect
 from anytime.export.description import Description, checksum, read_description, read_files
 from anytime.export.exported import make
-from anytime.export.write import write
+from anytime.export.write import check_target, files_of, write
+from anytime.inference.policy import Policy
 
 OPERATIONS = ["Conv", "Gemm", "MatMul"]
 """What is computed in integers; everything else, and the heads, stays in floats."""
@@ -39,7 +40,8 @@ def int8(
 ) -> Quantized:
     """Write an exported ONNX network with the weights and activations of its stages as 8-bit integers.
 
-    What goes from stage to stage, and the heads, stay in floats.
+    What goes from stage to stage, and the heads, stay in floats. Of a policy the thresholds are kept, and the ``risk``
+    that it was calibrated for is not: it holds for the network in floats. Calibrate the exported network for its own.
 
     Args:
         folder: what ``anytime.export.onnx`` wrote.
@@ -49,7 +51,7 @@ def int8(
         tolerate: percentage points that the last exit may lose; if it loses more, nothing is written.
     """
     check_number("tolerate", tolerate, most=100)
-    folder = Path(folder)
+    folder, output = Path(folder), check_target(output)
     description = read_description(folder)
     if description.backend != "onnx" or description.about.get("precision"):
         raise AnytimeError(f"{folder} is not an export in floats: make one with anytime export RUN --to onnx")
@@ -63,7 +65,7 @@ def int8(
     smaller = _quantized(description, contents, net, batches)
     about = {**description.about, "precision": "int8"}
     files = {name: checksum(content) for name, content in smaller.items()}
-    described = replace(description, about=about, files=files)
+    described = replace(description, about=about, files=files, policy=policy_in_int8(description.policy))
     after = collect(make(described, smaller), labeled).wrong.double().mean(1).tolist()
     lost = 100 * (after[-1] - before[-1])
     if lost > tolerate:
@@ -71,7 +73,12 @@ def int8(
             f"in 8-bit integers the last exit's error rises from {before[-1]:.2%} to {after[-1]:.2%}, {lost:.2f} "
             f"points and more than {tolerate:g}: nothing was written. Calibrate with more images or tolerate more"
         )
-    return Quantized(write(Path(output), described, smaller), before, after)
+    return Quantized(write(output, described, smaller), before, after)
+
+
+def policy_in_int8(policy: Policy | None) -> Policy | None:
+    """The policy of a network in integers, given that in floats: without its promise, which is for other logits."""
+    return policy and replace(policy, risk=None, delta=None)
 
 
 def _quantized(
@@ -79,15 +86,16 @@ def _quantized(
 ) -> dict[str, bytes]:  # fmt: skip
     """The contents of all files, stages in integers."""
     onnx, quantization = require("onnx", "onnx"), require("onnxruntime.quantization", "onnx")
-    smaller = {name: content for name, content in contents.items() if name.startswith("head-")}
+    graphs = [*description.stages, *description.heads]
+    models = {graph.file: onnx.load_model_from_string(contents[graph.file]) for graph in graphs}
+    for model in models.values():
+        _embed(onnx, model, contents)
     states: list[Any] = batches
     for i, stage in enumerate(description.stages):
         taken = [_values(net, i, state, stage.inputs) for state in states]
         with tempfile.TemporaryDirectory() as place, torch.inference_mode(), _no_advice():
             source, target = Path(place) / "float.onnx", Path(place) / "int8.onnx"
-            model = onnx.load_model_from_string(contents[stage.file])
-            _embed(onnx, model, contents)
-            onnx.save_model(model, source)
+            onnx.save_model(models[stage.file], source)
             quantization.quantize_static(
                 source,
                 target,
@@ -97,9 +105,9 @@ def _quantized(
                 activation_type=quantization.QuantType.QUInt8,
                 weight_type=quantization.QuantType.QInt8,
             )
-            smaller[stage.file] = target.read_bytes()
+            models[stage.file] = onnx.load_model(target)
             states = [net.run_stage(i, state) for state in states]
-    return smaller
+    return files_of(onnx, models)
 
 
 @contextmanager
@@ -132,7 +140,7 @@ def _reader(quantization: Any, given: list[dict[str, np.ndarray]]) -> Any:
 
 
 def _embed(onnx: Any, model: Any, contents: Mapping[str, bytes]) -> None:
-    """Weights that several graphs share are put into each: their scales are the graph's own."""
+    """Put weights that several graphs share into each: in integers they may differ, by the scales of each graph."""
     for tensor in model.graph.initializer:
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
             entry = {item.key: item.value for item in tensor.external_data}

@@ -2,7 +2,9 @@
 
 import copy
 import platform
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +22,21 @@ from anytime.export.exported import ExportedNetwork, make
 from anytime.export.graphs import Staged, samples, staged
 from anytime.export.onnx_graphs import captured, traced
 from anytime.files import write_together
+from anytime.inference.batch_times import FILE as BATCH_TIMES
+from anytime.inference.latency import FILE as PROFILE
 from anytime.inference.policy import Policy
 from anytime.network import AnytimeNetwork, eval_mode
+from anytime.saving import CONFIG
+
+Made = tuple[Description, dict[str, bytes]]
+"""What an export is: its description, and the contents of its files."""
 
 CARD = "MODEL_CARD.md"
 TOLERANCE = 1e-4
 """How far the logits may be from the network's, relative to the largest."""
+
+WRITTEN = rf"(stage|head)-\d+\.(onnx|pte)|{re.escape(SHARED)}|{re.escape(PROFILE)}|{re.escape(BATCH_TIMES)}"
+"""The names of files that an export may have left: its own, and the times that were measured of it."""
 
 SHARED_BYTES = 1024
 """Weights of at least so many bytes that several graphs use are written once."""
@@ -49,7 +60,8 @@ def onnx(
     Args:
         net: any anytime network: built by ``create_model``, converted, or an ``EANN``.
         example: an input: a tensor, or a dict, tuple or list of tensors.
-        folder: created if it does not exist; an earlier export in it is replaced.
+        folder: created if it does not exist; an earlier export in it is replaced, and the times that were measured of
+            it are removed.
         exits: the exits to keep, counted from 0 as in ``net.steps(x, only)``. Stages up to the next of them become one
             model, which is faster. Default: all.
         other: another input, of other sizes, if these are to be free: an image of another size, a text of another
@@ -66,22 +78,34 @@ def onnx(
     """
     package = require("onnx", "onnx")
     require("onnxruntime", "onnx")
+    folder = check_target(folder)
     plan = _planned(net, example, exits, other, policy)
     examples = [example] if other is None else [example, other]
-    made: tuple[Description, dict[str, bytes]] | None = None
-    for translate in _translators(net):
+
+    def translated(translate: Callable[[Staged], dict[str, Any]]) -> Made:
         models = translate(plan)
-        contents = _contents(package, models)
+        contents = files_of(package, {f"{name}.onnx": model for name, model in models.items()})
         used = {name: [value.name for value in model.graph.input] for name, model in models.items()}
-        made = describe(plan, "onnx", "onnx", used, contents, policy, about or {}), contents
-        try:
-            check(make(*made), plan, examples)
-            break
-        except AnytimeError:
-            if translate is captured:
-                raise
-    assert made is not None
-    return write(Path(folder), *made)
+        description = describe(plan, "onnx", "onnx", used, contents, policy, about or {})
+        check(make(description, contents), plan, examples)
+        return description, contents
+
+    return write(folder, *_first_that_agrees(translated, _translators(net)))
+
+
+def _first_that_agrees(translated: Callable[[Any], Made], translators: Sequence[Any]) -> Made:
+    """What the first translator gives that can follow the network; what is wrong with that of the last is raised."""
+    *quick, last = translators
+    for translate in quick:
+        with suppress(Exception):
+            return translated(translate)
+    try:
+        return translated(last)
+    except AnytimeError:
+        raise
+    except Exception as error:  # ONNX Runtime raises classes of its own
+        reason = str(error).strip().partition("\n")[0]
+        raise AnytimeError(f"ONNX Runtime cannot run this network's graphs ({reason}): it was not written") from error
 
 
 def executorch(
@@ -98,18 +122,32 @@ def executorch(
     The batch size is free up to 32. Arguments and checks are those of ``anytime.export.onnx``.
     """
     require("executorch.exir", "executorch")
+    folder = check_target(folder)
     net = copy.deepcopy(net).to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]  # XNNPACK's
     plan = _planned(net, example, exits, None, policy)
     contents = {f"{name}.pte": content for name, content in programs(plan).items()}
     used = {name: graph.inputs for name, graph in plan.graphs.items()}
     description = describe(plan, "executorch", "pte", used, contents, policy, about or {})
     check(make(description, contents), plan, [example])
-    return write(Path(folder), description, contents)
+    return write(folder, description, contents)
+
+
+def check_target(folder: str | Path) -> Path:
+    """The folder to write to; refused if a model is saved there, whose files would be mixed up with the export's."""
+    folder = Path(folder)
+    if (folder / CONFIG).is_file():
+        raise AnytimeError(f"{folder} holds a saved model: export to another folder, e.g. {folder / 'onnx'}")
+    return folder
 
 
 def _planned(
     net: AnytimeNetwork, example: Any, exits: Iterable[int] | None, other: Any, policy: Policy | None
 ) -> Staged:
+    if policy is not None and callable(policy.score):
+        raise AnytimeError(
+            "a policy whose score is a function cannot be exported: leave it out, and calibrate the exported network "
+            "where it is used"
+        )
     plan = staged(net, example, exits, other)
     if policy is not None and len(policy.temperatures) != len(plan.exits):
         raise AnytimeError(
@@ -125,8 +163,8 @@ def _translators(net: AnytimeNetwork) -> Sequence[Any]:
     return (captured,) if any(isinstance(part, ConvertedNetwork) for part in parts) else (traced, captured)
 
 
-def _contents(onnx: Any, models: Mapping[str, Any]) -> dict[str, bytes]:
-    """The files: models, and the weights that several of them use."""
+def files_of(onnx: Any, models: Mapping[str, Any]) -> dict[str, bytes]:
+    """The contents of the files of models, and of the one with the weights that several of them use."""
     seen: dict[bytes, str] = {}
     shared: dict[bytes, int] = {}
     for name, model in models.items():
@@ -145,7 +183,7 @@ def _contents(onnx: Any, models: Mapping[str, Any]) -> dict[str, bytes]:
                 tensor.data_location = onnx.TensorProto.EXTERNAL
                 for key, value in (("location", SHARED), ("offset", shared[raw]), ("length", len(raw))):
                     tensor.external_data.add(key=key, value=str(value))
-    contents = {f"{name}.onnx": model.SerializeToString(deterministic=True) for name, model in models.items()}
+    contents = {name: model.SerializeToString(deterministic=True) for name, model in models.items()}
     return contents | ({SHARED: b"".join(shared)} if shared else {})
 
 
@@ -234,13 +272,13 @@ def distance(found: Tensor, expected: Tensor) -> float:
 
 
 def write(folder: Path, description: Description, contents: Mapping[str, bytes]) -> Path:
-    """Write all files; those of an earlier export are replaced or removed."""
+    """Write all files; those of an earlier export are replaced or removed, and so are the times measured of it."""
     text, card = description.text(), model_card(description)
     writers = {name: (lambda path, content=content: path.write_bytes(content)) for name, content in contents.items()}
     writers |= {
         CARD: lambda path: path.write_text(card, encoding="utf-8"),
         FILE: lambda path: path.write_text(text, encoding="utf-8"),
     }
-    earlier = [path.name for kind in ("stage-*", "head-*", SHARED) for path in folder.glob(kind)]
+    earlier = [path.name for path in folder.glob("*") if re.fullmatch(WRITTEN, path.name) and path.is_file()]
     write_together(folder, writers, remove=[name for name in earlier if name not in writers])
     return folder

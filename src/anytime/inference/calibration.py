@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from anytime.batches import TARGETS, Batch, Peeked, as_batch, check_batches, one_sample
-from anytime.cost import costs
+from anytime.cost import check_known, costs
 from anytime.errors import AnytimeError, check_number
 from anytime.evaluation import Outputs, collect
 from anytime.inference.latency import profile
@@ -88,7 +88,8 @@ def calibrate(
             "calibrate(net, batches, budget=0.5) or calibrate(net, batches, risk=0.02, delta=0.05)"
         )
     check_batches("calibrate", validation)
-    peeked = Peeked(net, validation if labels else map(partial(_without_labels, net), validation))
+    check = None if unit == "seconds" else partial(check_known, net)
+    peeked = Peeked(net, validation if labels else map(partial(_without_labels, net), validation), check)
     if callable(score):
         if budget is None:
             raise AnytimeError(f"a risk needs a score by name: one of {', '.join(SCORES)}")

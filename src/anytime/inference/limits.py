@@ -1,6 +1,7 @@
 """Predictions under a deadline or another limit."""
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from numbers import Real
@@ -273,4 +274,6 @@ def _costs(net: Any, x: Any) -> Costs | None:
 
 
 def _costs_for(net: Any, inputs: Callable[[], Any]) -> Costs | None:
-    return _costs(net, inputs())
+    with suppress(AnytimeError):  # an exported network knows its costs for one size of inputs
+        return _costs(net, inputs())
+    return None
