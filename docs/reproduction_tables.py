@@ -65,8 +65,8 @@ def evidence() -> str:
     rows = []
     for label, name in NETWORKS.items():
         *_, late, last, n = paired[f"{label}, CONST − AdaLoss"]
-        each = [errors.get(f"{label}, {scheme}", [""]) for scheme in ("CONST", "LINEAR", "AdaLoss")]
-        means = [cells[3] if cells[-1] == n else "–" for cells in each]  # "–": fewer seeds than the others
+        each = [errors.get(f"{label}, {scheme}") for scheme in ("CONST", "LINEAR", "AdaLoss")]
+        means = ["–" if cells is None else cells[3] + f" (n = {cells[-1]})" * (cells[-1] != n) for cells in each]
         rows.append([name, *means, late, last, f"2 × {int(n) // 2}" if label == "cifar10 (both)" else n])
     header = ["", "CONST", "LINEAR", "AdaLoss", "CONST − AdaLoss at 3/4 of the cost", "at the last exit", "n"]
     lines = [header, ["---"] + ["---:"] * 6, *rows]
