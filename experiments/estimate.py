@@ -25,7 +25,8 @@ def estimate(
     for kind, many in kinds.items():
         print(f"{many:3} × {kind:70} {spent[kind] / 60:7.1f} min each")
     whole = sum(spent[kind] * many for kind, many in kinds.items()) / min(at_once, max(1, len(runs)))
-    print(f"{len(runs)} runs, {at_once} at a time: {whole / 3600:.1f} hours")
+    time = f"{whole / 3600:.1f} hours" if whole >= 3600 else f"{whole / 60:.0f} minutes"
+    print(f"{len(runs)} runs, {at_once} at a time: {time}")
     return whole
 
 

@@ -109,14 +109,14 @@ def models_table(models: dict[str, str]) -> Any:
 def savings_table(curve: Curve, points: list[Budgeted], title: str) -> Any:
     """The error at parts of the cost: all samples stop at the same exit, or easy ones leave early."""
     table, full = (
-        _table(title, "cost at most", "all stop at the same exit", "easy ones leave early"),
+        _table(title, "of the cost", "all stop at the same exit", "easy ones leave early"),
         curve.costs.macs[-1],
     )
     for fraction in FRACTIONS:
         exit, error = curve.at(fraction)
-        early = [point for point in points if point.cost <= fraction * full][-1:] or points[:1]
+        early = min(points, key=lambda point: abs(point.cost - fraction * full))
         same = f"{error:.1%} (exit {exit + 1}, {curve.costs.fractions[exit]:.0%})"
-        table.add_row(f"{fraction:.0%}", same, f"{early[0].error:.1%} ({early[0].cost / full:.0%} on average)")
+        table.add_row(f"{fraction:.0%}", same, f"{early.error:.1%} ({early.cost / full:.0%} on average)")
     return table
 
 
