@@ -90,3 +90,4 @@ def test_few_samples_give_large_sets():
         sets.of(known.logits, 0)
     with pytest.raises(anytime.AnytimeError, match="of a later one"):
         sets.of(known.logits[0], 99)
+    assert sets.of(known.logits[0, :0], torch.zeros(0, dtype=torch.int64)).shape == (0, known.logits.shape[-1])

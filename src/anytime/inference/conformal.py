@@ -45,7 +45,7 @@ class ConformalSets:
         """The sets for logits of an exit, or of one exit for each sample. The likeliest class is always in the set."""
         if logits.ndim != 2:
             raise AnytimeError(f"logits have the shape {tuple(logits.shape)}; expected samples × classes")
-        if int(torch.as_tensor(exits).max()) >= len(self.cutoffs):
+        if (torch.as_tensor(exits) >= len(self.cutoffs)).any():
             raise AnytimeError(f"the sets are for a network of {len(self.cutoffs)} exits; the answer is of a later one")
         cutoffs = torch.tensor(self.cutoffs, dtype=torch.float64)[exits]
         p = logits.cpu().double().softmax(-1)
