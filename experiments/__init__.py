@@ -16,6 +16,7 @@ EXPERIMENTS = (
     "eann",
     "variants",
     "extras",
+    "heads",
 )
 
 

@@ -34,14 +34,31 @@ def find(
     wanted = {OPT: "test"} | ({OPT_STACKED: "stacking"} if any(split(s)[1] == "stacking" for s in schemes) else {})
     for label, of in wanted.items():
         for model in models:
-            exits = opt_exits(model, FRACTIONS)
-            opts = [records.seeds(preset, model, data, f"opt-{exit + 1}", seeds) for exit in exits]
-            for seed in range(seeds):
-                each = [opt[seed] for opt in opts if seed in opt and of in opt[seed]]
-                if len(each) == len(opts):
-                    errors = [record[of]["errors"][exit] for record, exit in zip(each, exits, strict=True)]
-                    found.setdefault(label, {})[model, seed] = errors
+            alone = [(exit, model) for exit in opt_exits(model, FRACTIONS)]
+            for seed, errors in opt_errors(preset, records, alone, data, seeds, of).items():
+                found.setdefault(label, {})[model, seed] = errors
     return found
+
+
+def opt_errors(
+    preset: str, records: Records, alone: Sequence[tuple[int, str]], data: str, seeds: int, of: str = "test"
+) -> dict[int, list[float]]:
+    """By seed, the errors of networks that were trained for one exit alone, where all of them are done.
+
+    Args:
+        preset: the setting.
+        records: of all runs.
+        alone: an exit at each fraction of the cost, and the network that was trained for it.
+        data: the data set.
+        seeds: how many to look for.
+        of: the record's word for the errors.
+    """
+    each = [(exit, records.seeds(preset, model, data, f"opt-{exit + 1}", seeds)) for exit, model in alone]
+    return {
+        seed: [done[seed][of]["errors"][exit] for exit, done in each]
+        for seed in range(seeds)
+        if all(of in done.get(seed, ()) for _, done in each)
+    }
 
 
 def split(scheme: str) -> tuple[str, str]:

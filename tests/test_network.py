@@ -89,7 +89,7 @@ def test_chosen_rows_keep_their_layout():
     assert torch.equal(select_rows(x[:, :1].expand(6, 4, 5, 7), rows), x[rows, :1].expand(3, 4, 5, 7))
 
 
-@pytest.mark.parametrize("name", ["resann-1-8", "msdnet-cifar-2-1-1", "resann-1-8-patch2"])
+@pytest.mark.parametrize("name", ["resann-1-8", "msdnet-cifar-2-1-1", "resann-1-8-patch2", "resann-1-8-mlpheads"])
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 def test_joined_batches_keep_channels_last(name, layout):
     net = anytime.create_model(name).eval()

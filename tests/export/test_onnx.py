@@ -16,6 +16,7 @@ pytest.importorskip("onnxruntime", reason='needs: pip install "anytime-nets[onnx
 FAMILIES = {
     "resann": lambda: anytime.create_model("resann-2-8", num_classes=10),
     "patches": lambda: anytime.create_model("resann-1-8-patch2"),
+    "mlp heads": lambda: anytime.create_model("resann-1-8-mlpheads"),
     "bottlenecks": lambda: anytime.models.BottleneckResANN((1, 1, 1, 1), num_classes=5, period=1),
     "denseann": lambda: anytime.models.DenseANN((3, 3), 4, 8, num_classes=10, small=True, exits=[2, 4, 6]),
     "msdnet": lambda: anytime.create_model("msdnet-cifar-3-1-1"),

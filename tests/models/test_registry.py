@@ -1,3 +1,5 @@
+import itertools
+
 import laws
 import pytest
 import torch
@@ -5,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import anytime
+from anytime.models.layers import LinearHead, MLPHead
 from anytime.models.placement import place_exits
 from anytime.models.resann import between
 
@@ -141,6 +144,31 @@ def test_sizes_between_share_their_patches():
         between("resann-1-8", "resann-2-8-patch2")
     with pytest.raises(anytime.AnytimeError, match="at least 16"):
         anytime.create_model("resann-2-8-patch2")(torch.zeros(1, 3, 15, 15))
+
+
+@settings(deadline=None, max_examples=20)
+@given(n=st.integers(1, 3), c=st.integers(1, 4), patch=st.integers(1, 2), size=st.integers(16, 40))
+def test_mlp_heads_are_the_early_ones_and_take_any_size(n, c, patch, size):
+    net = anytime.create_model(f"resann-{n}-{c}-patch{patch}-mlpheads", num_classes=5)
+    plain = anytime.create_model(f"resann-{n}-{c}-patch{patch}", num_classes=5)
+    assert [type(head) for head in net.heads] == [MLPHead] * 2 * n + [LinearHead] * n
+    laws.prefix_law(net, torch.randn(2, 3, size, size))
+    one = torch.empty(1, 3, 32, 32)
+    extra = [ours - theirs for ours, theirs in zip(anytime.costs(net, one).macs, anytime.costs(plain, one).macs)]
+    each = [16 * w * 8 * c + 8 * c * 5 - w * 5 for w in [c] * n + [2 * c] * n] + [0] * n
+    assert extra == list(itertools.accumulate(each))
+
+
+def test_mlp_heads_train_on_one_sample():
+    net = anytime.create_model("resann-1-4-mlpheads").train()
+    sum(logits.square().sum() for logits in net(torch.randn(1, 3, 32, 32))).backward()
+    assert all(parameter.grad is not None for parameter in net.heads.parameters())
+
+
+def test_sizes_between_share_their_heads():
+    assert between("resann-1-8-mlpheads", "resann-2-8-mlpheads") == ["resann-1-8-mlpheads", "resann-2-8-mlpheads"]
+    with pytest.raises(anytime.AnytimeError, match="one width"):
+        between("resann-1-8", "resann-2-8-mlpheads")
 
 
 def test_convolutions_start_as_he_said():

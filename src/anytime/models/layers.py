@@ -51,6 +51,32 @@ class LinearHead(nn.Module):
         return self.fc(pool(F.relu(self.bn(x), inplace=True)))
 
 
+class MLPHead(nn.Module):
+    """A predictor with features of its own: BN – ReLU – average pooling to 4×4 – linear – layer norm – ReLU – linear.
+
+    The paper's predictor tells the classes apart by one number per channel, so early exits, which have few, ask the
+    shared layers for other features than later ones need. This one makes them itself, and sees where in the image the
+    shared ones are. It costs next to nothing, but has many parameters.
+
+    Args:
+        channels: of the features.
+        hidden: features of its own.
+        num_classes: number of classes.
+    """
+
+    def __init__(self, channels: int, hidden: int, num_classes: int) -> None:
+        super().__init__()
+        self.bn = nn.BatchNorm2d(channels)
+        self.hidden = nn.Linear(16 * channels, hidden)
+        self.norm = nn.LayerNorm(hidden)  # of each sample by itself: a batch may be one sample
+        self.fc = nn.Linear(hidden, num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits."""
+        cells = F.adaptive_avg_pool2d(F.relu(self.bn(x), inplace=True), 4)
+        return self.fc(F.relu(self.norm(self.hidden(cells.flatten(1))), inplace=True))
+
+
 def pool(x: Tensor) -> Tensor:
     """Global average pooling.
 

@@ -8,13 +8,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from anytime.errors import AnytimeError
-from anytime.models.layers import LinearHead, PatchConv, Stem, check_counts, initialize
+from anytime.models.layers import LinearHead, MLPHead, PatchConv, Stem, check_counts, initialize
 from anytime.models.placement import join_stages, place_exits
 from anytime.network import AnytimeNetwork
 
 _BLOCKS = {"resann26": (2, 2, 2, 2), "resann50": (3, 4, 6, 3), "resann101": (3, 4, 23, 3)}
 
-_NAME = re.compile(r"resann-(?P<n>\d{1,9})-(?P<c>\d{1,9})(-patch(?P<patch>\d{1,9}))?")
+_NAME = re.compile(r"resann-(?P<n>\d{1,9})-(?P<c>\d{1,9})(-patch(?P<patch>\d{1,9}))?(?P<heads>-mlpheads)?")
 
 MODELS = {
     f"resann-{n}-{c}": "Sec. 5.2, CIFAR and SVHN"
@@ -27,11 +27,15 @@ MODELS = {
 
 
 def from_name(name: str) -> tuple[type[AnytimeNetwork], dict[str, Any]] | None:
-    """What a name stands for: ``resann-9-16`` is ResANN(n=9, c=16), ``resann-9-16-patch2`` has ``patch=2``."""
+    """What a name stands for: ``resann-9-16`` is ResANN(n=9, c=16), ``resann-9-16-patch2`` has ``patch=2``.
+
+    ``-mlpheads`` at its end is ``mlp_heads=True``.
+    """
     if name in _BLOCKS:
         return BottleneckResANN, {"blocks": _BLOCKS[name]}
     if match := _NAME.fullmatch(name):
-        return ResANN, {key: int(value) for key, value in match.groupdict().items() if value is not None}
+        sizes = {key: int(match[key]) for key in ("n", "c", "patch") if match[key]}
+        return ResANN, sizes | ({"mlp_heads": True} if match["heads"] else {})
     return None
 
 
@@ -47,8 +51,7 @@ def between(smallest: str, largest: str) -> list[str]:
     if smallest in _BLOCKS and largest in _BLOCKS:
         every = list(_BLOCKS)
         names = every[every.index(smallest) : every.index(largest) + 1]
-    elif ends[0] and ends[1] and ends[0]["c"] == ends[1]["c"] and ends[0]["patch"] == ends[1]["patch"]:
-        after_depth = smallest[ends[0].end("n") :]
+    elif ends[0] and ends[1] and (after_depth := smallest[ends[0].end("n") :]) == largest[ends[1].end("n") :]:
         names = [f"resann-{n}{after_depth}" for n in range(int(ends[0]["n"]), int(ends[1]["n"]) + 1)]
     if not names:
         raise AnytimeError(
@@ -99,6 +102,8 @@ class ResANN(AnytimeNetwork):
         exits: the units after which to exit (1 to 3n), instead of a period.
         patch: the first convolution sees patches of patch × patch pixels as one with that many times the channels
             (``nn.PixelUnshuffle``): all of the image, at about 1/patch² of the cost. 1, the paper's, for none.
+        mlp_heads: whether the exits of the first two blocks have heads with 8c features of their own (``MLPHead``):
+            far better early exits. Default: no, as in the paper.
 
     Examples:
         >>> ResANN(3, 16, num_classes=10).exits
@@ -114,6 +119,7 @@ class ResANN(AnytimeNetwork):
         period: int | None = None,
         exits: Sequence[int] | None = None,
         patch: int = 1,
+        mlp_heads: bool = False,
     ) -> None:
         check_counts(n=n, c=c, num_classes=num_classes, in_channels=in_channels, patch=patch)
         if period is None and exits is None:
@@ -122,7 +128,10 @@ class ResANN(AnytimeNetwork):
         widths = [c] * n + [2 * c] * n + [4 * c] * n
         stem = Stem(PatchConv(in_channels, c, patch), channels=in_channels, least=8 * patch)
         units = [BasicUnit(before, width) for before, width in zip([c, *widths], widths, strict=False)]
-        heads = [LinearHead(widths[unit - 1], num_classes) for unit in after]
+        heads = [
+            MLPHead(width, 8 * c, num_classes) if mlp_heads and width < 4 * c else LinearHead(width, num_classes)
+            for width in (widths[unit - 1] for unit in after)
+        ]
         super().__init__(join_stages(units, after, stem), heads)
         initialize(self)
         self.image_size = 32
