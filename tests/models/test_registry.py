@@ -153,8 +153,8 @@ def test_mlp_heads_are_the_early_ones_and_take_any_size(n, c, patch, size):
     plain = anytime.create_model(f"resann-{n}-{c}-patch{patch}", num_classes=5)
     assert [type(head) for head in net.heads] == [MLPHead] * 2 * n + [LinearHead] * n
     laws.prefix_law(net, torch.randn(2, 3, size, size))
-    one = torch.empty(1, 3, 32, 32)
-    extra = [ours - theirs for ours, theirs in zip(anytime.costs(net, one).macs, anytime.costs(plain, one).macs)]
+    macs = [anytime.costs(each, torch.empty(1, 3, 32, 32)).macs for each in (net, plain)]
+    extra = [ours - theirs for ours, theirs in zip(*macs, strict=True)]
     each = [16 * w * 8 * c + 8 * c * 5 - w * 5 for w in [c] * n + [2 * c] * n] + [0] * n
     assert extra == list(itertools.accumulate(each))
 
