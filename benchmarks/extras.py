@@ -1,4 +1,4 @@
-"""What the extras add to the time of a training step with AdaLoss.
+"""What the extras, and heads with a hidden layer, add to the time of a training step with AdaLoss.
 
 python benchmarks/extras.py                      # resann-5-8-patch2, batch 60: the reproduction's network on SVHN
 python benchmarks/extras.py resann-9-16 64 15
@@ -21,7 +21,7 @@ LIMIT = 1.10
 
 
 def trainer(name: str, x: torch.Tensor, y: torch.Tensor, extra: str, hooks: ExitStack):
-    net = anytime.create_model(name).train()
+    net = anytime.create_model(name + "-mlpheads" * (extra == "mlpheads")).train()
     if extra == "boosting":
         net = anytime.combine(net, "boosting")
     schemes = {"first-order": "first-order", "famo": "famo", "annealed": "annealed:steps=100000"}
@@ -47,7 +47,7 @@ def main(name: str, batch: int, repeats: int) -> None:
     keep_freed_memory()
     x, y = torch.randn(batch, 3, 32, 32), torch.randint(10, (batch,))
     print(f"{name}, batch {batch}, {machine()}")
-    for extra in ("equilibrium", "distillation", "boosting", "annealed", "first-order", "famo"):
+    for extra in ("equilibrium", "distillation", "boosting", "annealed", "first-order", "famo", "mlpheads"):
         with ExitStack() as hooks:
             pairs = interleaved(trainer(name, x, y, extra, hooks), trainer(name, x, y, "", hooks), repeats)
         ratios = [a / b for a, b in pairs]

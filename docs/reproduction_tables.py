@@ -12,6 +12,8 @@ MSDNET = "svhn (msdnet-cifar-4-2-1-patch2) in %"
 CIFAR = "cifar10 (resann-5-8-patch2, 3 seeds) in %"
 CIFAR_OVER_OPT = "cifar10 (resann-5-8-patch2, 3 seeds), in %"
 """What the headings of the tables of training extras say."""
+HEADS = {data: f"{data} (resann-5-8-patch2, heads, 3 seeds)" for data in ("svhn", "cifar10")}
+"""What the headings of the tables of heads begin with."""
 NETWORKS = {
     "svhn": "SVHN, `resann-5-8-patch2`",
     "cifar10 (narrow)": "CIFAR-10, `resann-5-8-patch2`",
@@ -23,6 +25,7 @@ NETWORKS = {
 BEST = "annealed AdaLoss, boosted exits"
 TOGETHER = "annealed AdaLoss, boosted exits, ensemble"
 STACKED = "annealed AdaLoss, boosted exits, stacked"
+MLP_STACKED = "AdaLoss, stacked, MLP heads"
 EXTRAS = {
     "opt": "OPT",
     "extra_const": "CONST",
@@ -57,6 +60,12 @@ def table(heading: str) -> dict[str, list[str]]:
     found = REPORT.read_text(encoding="utf-8").partition(heading)[2].split("\n\n")[1]
     rows = [row.strip("| ").split(" | ") for row in found.splitlines()[2:]]
     return {label: cells for label, *cells in rows}
+
+
+def _turned(cell: str) -> str:
+    """A difference with its interval, with the other sign: 0.52 [0.08, 0.97]."""
+    middle, low, high = (-float(number.replace("−", "-")) for number in re.findall(r"[−\d.]+", cell))
+    return f"{middle:.2f} [{high:.2f}, {low:.2f}]".replace("-", "−")
 
 
 def evidence() -> str:
@@ -99,8 +108,9 @@ def eann_table() -> str:
 
 
 TABLES: dict[str, Callable[[], str]] = {
-    "cifar10_linear": lambda: against("cifar10 (narrow)", "LINEAR"),
-    "cifar10_linear_early": lambda: table("Paired differences: ")["cifar10 (narrow), LINEAR − AdaLoss"][0],
+    "cifar10_both_linear": lambda: against("cifar10 (both)", "LINEAR"),
+    "cifar10_both_linear_early": lambda: table("Paired differences: ")["cifar10 (both), LINEAR − AdaLoss"][0],
+    "cifar10_both_linear_late": lambda: _turned(table("Paired differences: ")["cifar10 (both), LINEAR − AdaLoss"][2]),
     "svhn_linear": lambda: against("svhn", "LINEAR"),
     "evidence": evidence,
     "cifar100_const": lambda: against("cifar100", "CONST"),
@@ -116,6 +126,17 @@ TABLES: dict[str, Callable[[], str]] = {
     "eann": eann_table,
     "cifar10_stacked_over_opt": lambda: ", ".join(extras(CIFAR_OVER_OPT)["AdaLoss, stacked"]),
     "cifar10_best_over_opt": lambda: ", ".join(extras(CIFAR_OVER_OPT)[STACKED]),
+    **{f"{data}_heads": lambda where=where: extras_table(f"{where} in %") for data, where in HEADS.items()},
+    **{
+        f"{data}_heads_over_{opt}": lambda where=where, words=words: ", ".join(extras(where + words)[MLP_STACKED])
+        for data, where in HEADS.items()
+        for opt, words in (("opt", ", in %"), ("mlp_opt", ", with MLP heads too, in %"))
+    },
+    **{
+        f"{data}_heads_{name}": lambda where=where, label=label: " | ".join(extras(f"{where} in %")[label])
+        for data, where in HEADS.items()
+        for name, label in (("paper", "AdaLoss"), ("stacked", MLP_STACKED), ("opt", "OPT"))
+    },
     "msdnet_extras": lambda: extras_table(MSDNET),
     "cifar10_extras": lambda: extras_table(CIFAR),
 }

@@ -1,16 +1,18 @@
 """Schemes side by side: errors at fractions of the cost, over OPT's, and seed by seed."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 
 from anytime.evaluation import FRACTIONS
+from experiments.figures import plot_differences
 from experiments.intervals import Interval
 from experiments.records import Records, Section, errors_at, opt_exits, spread
 
 PLACES = [f"{fraction:g}" for fraction in FRACTIONS]
 HEADER = ["", *(f"{place} of the cost" for place in PLACES), "n"]
 OPT = "OPT"
-"""The label of networks that were trained for one exit alone."""
-OPT_STACKED = "OPT, stacked"
+"""How the labels of networks that were trained for one exit alone begin: others are compared with them."""
+OPT_STACKED = f"{OPT}, stacked"
 COMBINED = ("ensemble", "stacking")
 """After a scheme's name and a plus: its trained exits answer together."""
 
@@ -77,7 +79,7 @@ def increases(found: Found) -> dict[str, list[list[float]]]:
             if key in opts
         ]
         for label, errors in found.items()
-        if label not in (OPT, OPT_STACKED)
+        if not label.startswith(OPT)
     }
     return {label: each for label, each in rows.items() if each}
 
@@ -87,7 +89,7 @@ def differences(found: Found, base: str) -> dict[str, list[Interval]]:
     theirs, result = found.get(base, {}), {}
     for label, ours in found.items():
         keys = sorted(set(ours) & set(theirs))
-        if label not in (base, OPT, OPT_STACKED) and keys:
+        if label != base and not label.startswith(OPT) and keys:
             result[label] = [Interval.of([ours[k][i] - theirs[k][i] for k in keys]) for i in range(len(FRACTIONS))]
     return result
 
@@ -133,3 +135,14 @@ def add_differences(section: Section, where: str, found: Found, base: str) -> No
         + f": below 0, it is better than {base}."
     )
     section.table(HEADER, [[label, *(each.percent() for each in row), row[0].n] for label, row in paired.items()])
+
+
+def draw_differences(section: Section, panels: Mapping[str, Mapping[str, list[Interval]]], base: str) -> None:
+    """A figure of the paired differences to a base, a panel for each setting."""
+    if panels:
+        section.figures["difference"] = (
+            f"Paired differences to {base}, with 95 % intervals",
+            partial(
+                plot_differences, panels, PLACES, x_name="fraction of the cost", y_name=f"error − {base}'s (points)"
+            ),
+        )

@@ -1,10 +1,15 @@
 """Beyond the paper: what later work adds to the training of all exits, with AdaLoss and with CONST."""
 
-from functools import partial
-
 from anytime.evaluation import FRACTIONS
-from experiments.comparison import PLACES, add_differences, add_errors, add_increases, differences, find, split
-from experiments.figures import plot_differences
+from experiments.comparison import (
+    add_differences,
+    add_errors,
+    add_increases,
+    differences,
+    draw_differences,
+    find,
+    split,
+)
 from experiments.presets import NARROW, make
 from experiments.records import Records, Section, opt_exits
 from experiments.runner import Run
@@ -85,16 +90,5 @@ def show(preset: str, records: Records) -> Section:
             add_differences(section, where, found, base)
             shown = {label: row for label, row in differences(found, base).items() if label in SHOWN}
             panels[f"{data}, {model}"] = shown  # of settings that share a network the one with more seeds
-    if panels:
-        draw = partial(
-            plot_differences,
-            panels,
-            PLACES,
-            x_name="fraction of the cost",
-            y_name=f"error − {base}'s (points)",
-        )
-        section.figures["difference"] = (
-            "Paired differences to AdaLoss, with 95 % intervals",
-            draw,
-        )
+    draw_differences(section, panels, base)
     return section

@@ -1,5 +1,6 @@
 """Beyond the paper: early exits with heads that have features of their own."""
 
+from collections.abc import Sequence
 from functools import cache, partial
 
 import torch
@@ -7,23 +8,23 @@ import torch
 import anytime
 from anytime.evaluation import FRACTIONS
 from anytime.models.layers import MLPHead
+from anytime.plotting import plot_held
 from experiments.comparison import (
     OPT,
-    PLACES,
     Found,
     add_differences,
     add_errors,
     add_increases,
-    differences,
     find,
     opt_errors,
     split,
 )
-from experiments.figures import plot_differences
 from experiments.presets import NARROW, make
 from experiments.records import Records, Section, opt_exits
 from experiments.runner import Run
 
+Curve = tuple[Sequence[float], Sequence[float]]
+"""Costs and errors."""
 TITLE = "Heads with features of their own (beyond the paper)"
 CLAIM = (
     "nothing of this; its heads are linear functions of globally pooled features. Here the exits of the first two "
@@ -41,7 +42,9 @@ SCHEMES = LINEAR | {
     "annealed+boosting": "annealed AdaLoss, boosted exits",
     "annealed+boosting+stacking": "annealed AdaLoss, boosted exits, stacked",
 }
-OPT_MLP = f"{OPT}, MLP heads"
+HEADS = "MLP heads"
+"""At the end of a row's label."""
+OPT_MLP = f"{OPT}, {HEADS}"
 SETTINGS: dict[str, list[tuple[str, str, int, dict[str, str]]]] = {
     "minutes": [],
     "laptop": [(NARROW, "svhn", 3, SCHEMES), (NARROW, "cifar10", 3, LINEAR)],
@@ -78,26 +81,43 @@ def show(preset: str, records: Records) -> Section:
     panels = {}
     for model, data, seeds, schemes in SETTINGS[preset]:
         found = _found(preset, records, model, data, seeds, schemes)
-        if not any(label.endswith("MLP heads") for label in found):
+        if not any(label.endswith(f", {HEADS}") for label in found):
             continue
         where = f"{data} ({model}, heads, {seeds} seeds)" if seeds > 1 else f"{data} ({model}, heads)"
         add_errors(section, where, found)
-        add_increases(section, where, {label: row for label, row in found.items() if label != OPT_MLP})
+        add_increases(section, where, found)
         if OPT_MLP in found:
-            own = {label: row for label, row in found.items() if "MLP heads" in label and label != OPT_MLP}
-            add_increases(section, f"{where}, OPT with MLP heads too", own | {OPT: found[OPT_MLP]})
-        add_differences(section, where, {label: row for label, row in found.items() if label != OPT_MLP}, BASE)
-        panels[f"{data}, {model}"] = {
-            label: row for label, row in differences(found, BASE).items() if label not in (OPT, OPT_MLP)
-        }
+            own = {label: row for label, row in found.items() if label.endswith(HEADS)}
+            add_increases(section, f"{where}, with MLP heads too", own | {OPT: found[OPT_MLP]})
+        add_differences(section, where, found, BASE)
+        panels[data] = _curves(preset, records, model, data, seeds)
     if panels:
-        section.figures["difference"] = (
-            "Paired differences to AdaLoss with linear heads, with 95 % intervals",
-            partial(
-                plot_differences, panels, PLACES, x_name="fraction of the cost", y_name=f"error − {BASE}'s (points)"
-            ),
+        curves = {name: curve for panel in panels.values() for name, curve in panel.items()}
+        points = [name for name in curves if name.endswith(OPT)]
+        section.figures["curves"] = (
+            "Test error against cost: AdaLoss with both kinds of heads, each prediction held until the next; stars: "
+            "networks with linear heads, trained for one exit alone",
+            partial(plot_held, curves, points=points, panels=panels),
         )
     return section
+
+
+def _curves(preset: str, records: Records, model: str, data: str, seeds: int) -> dict[str, list[Curve]]:
+    """Costs and errors of AdaLoss with both kinds of heads, by seed, and of OPT with linear heads."""
+    linear, mlp = (records.seeds(preset, name, data, "adaloss", seeds).values() for name in (model, model + MLP))
+    alone = [
+        ([done[seed]["macs"][exit]], [done[seed]["test"]["errors"][exit]])
+        for exit, name in _alone(model)
+        for done in [records.seeds(preset, name, data, f"opt-{exit + 1}", seeds)]
+        for seed in done
+    ]
+    curves = {
+        "AdaLoss": [(record["macs"], record["test"]["errors"]) for record in linear],
+        HEADS: [(record["macs"], record["test"]["errors"]) for record in mlp],
+        f"stacked {HEADS}": [(record["macs"], record["stacking"]["errors"]) for record in mlp],
+        OPT: alone,
+    }
+    return {f"{data}, {name}": curve for name, curve in curves.items() if curve}
 
 
 def _found(preset: str, records: Records, model: str, data: str, seeds: int, schemes: dict[str, str]) -> Found:
@@ -107,6 +127,6 @@ def _found(preset: str, records: Records, model: str, data: str, seeds: int, sch
     """
     found = find(preset, records, [model], data, LINEAR, seeds)
     for label, errors in find(preset, records, [model + MLP], data, schemes, seeds).items():
-        found[f"{label}, MLP heads"] = {(model, seed): row for (_, seed), row in errors.items()}
+        found[f"{label}, {HEADS}"] = {(model, seed): row for (_, seed), row in errors.items()}
     opt = opt_errors(preset, records, _alone(model + MLP), data, seeds)
     return found | ({OPT_MLP: {(model, seed): row for seed, row in opt.items()}} if opt else {})

@@ -7,8 +7,18 @@ from typing import NamedTuple
 
 from anytime.evaluation import FRACTIONS
 from anytime.plotting import plot_bars
-from experiments.comparison import HEADER, OPT, PLACES, Found, cells, differences, find, increases
-from experiments.figures import plot_differences
+from experiments.comparison import (
+    HEADER,
+    OPT,
+    PLACES,
+    Errors,
+    Found,
+    cells,
+    differences,
+    draw_differences,
+    find,
+    increases,
+)
 from experiments.intervals import Interval, compare
 from experiments.presets import DATA_SETS, MODELS, NARROW, make
 from experiments.records import Records, Section, loss_left, opt_exits, spread
@@ -110,18 +120,23 @@ def show(preset: str, records: Records) -> Section:
 
 
 def _with_both(errors: dict[str, Found]) -> dict[str, Found]:
-    """The settings, and after the two networks on CIFAR-10 both as one, with the schemes that have the same seeds."""
+    """The settings, and after the two networks on CIFAR-10 both as one, with the seeds that both have of a scheme."""
     result: dict[str, Found] = {}
     for label, found in errors.items():
         result[label] = found
         if label == NARROW_CIFAR and "cifar10" in errors:
-            wide = errors["cifar10"]
             result[BOTH_CIFAR] = {
-                scheme: wide[scheme] | found[scheme]
+                scheme: both
                 for scheme in SCHEMES.values()
-                if {seed for _, seed in wide.get(scheme, {})} == {seed for _, seed in found.get(scheme, {})}
+                if (both := _shared(errors["cifar10"].get(scheme, {}), found.get(scheme, {})))
             }
     return result
+
+
+def _shared(*networks: Errors) -> Errors:
+    """The errors of several networks, of the seeds that all of them have."""
+    seeds = set.intersection(*({seed for _, seed in errors} for errors in networks))
+    return {key: row for errors in networks for key, row in errors.items() if key[1] in seeds}
 
 
 def _add_increases(section: Section, errors: dict[str, Found]) -> None:
@@ -190,14 +205,7 @@ def _add_differences(section: Section, paired: dict[str, dict[str, list[Interval
         data: {label: found for label, found in labels.items() if label in SCHEMES.values()}
         for data, labels in paired.items()
     }
-    y_name = "error − AdaLoss's (points)"
-    panels = {data: labels for data, labels in panels.items() if labels}
-    if panels:
-        draw = partial(plot_differences, panels, PLACES, x_name="fraction of the cost", y_name=y_name)
-        section.figures["difference"] = (
-            "Paired differences to AdaLoss, with 95 % intervals",
-            draw,
-        )
+    draw_differences(section, {data: labels for data, labels in panels.items() if labels}, "AdaLoss")
 
 
 def _add_controls(section: Section, errors: dict[str, Found]) -> None:
