@@ -208,7 +208,7 @@ FIGURES: dict[str, Figure] = {
     },
     **{
         f"extras_{extra.replace('-', '_')}": ratio("extras", f"time of a step, {extra} / AdaLoss alone")
-        for extra in ("equilibrium", "distillation", "boosting", "annealed", "first-order", "famo")
+        for extra in ("equilibrium", "distillation", "boosting", "annealed", "first-order", "famo", "mlpheads")
     },
     "serving_optimum": lambda: percent(results("serving_optimum")["verdicts"]["serving_optimum"]["ratio"]),
     **{

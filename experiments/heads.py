@@ -112,12 +112,12 @@ def _curves(preset: str, records: Records, model: str, data: str, seeds: int) ->
         for seed in done
     ]
     curves = {
-        "AdaLoss": [(record["macs"], record["test"]["errors"]) for record in linear],
+        "linear heads, AdaLoss": [(record["macs"], record["test"]["errors"]) for record in linear],
         HEADS: [(record["macs"], record["test"]["errors"]) for record in mlp],
-        f"stacked {HEADS}": [(record["macs"], record["stacking"]["errors"]) for record in mlp],
+        f"{HEADS}, stacked": [(record["macs"], record["stacking"]["errors"]) for record in mlp],
         OPT: alone,
     }
-    return {f"{data}, {name}": curve for name, curve in curves.items() if curve}
+    return {f"{data}: {name}": curve for name, curve in curves.items() if curve}
 
 
 def _found(preset: str, records: Records, model: str, data: str, seeds: int, schemes: dict[str, str]) -> Found:
