@@ -34,11 +34,8 @@ CLAIM = (
 )
 MLP = "-mlpheads"
 """At the end of a network's name."""
-BASE = "AdaLoss"
-LINEAR = {"adaloss": BASE, "adaloss+stacking": "AdaLoss, stacked"}
+LINEAR = {"adaloss": "AdaLoss", "adaloss+stacking": "AdaLoss, stacked"}
 SCHEMES = LINEAR | {
-    "annealed": "annealed AdaLoss",
-    "annealed+stacking": "annealed AdaLoss, stacked",
     "annealed+boosting": "annealed AdaLoss, boosted exits",
     "annealed+boosting+stacking": "annealed AdaLoss, boosted exits, stacked",
 }
@@ -76,7 +73,7 @@ def _alone(model: str) -> list[tuple[int, str]]:
 
 
 def show(preset: str, records: Records) -> Section:
-    """Test errors at fractions of the cost, relative to both OPTs, and paired with AdaLoss's with linear heads."""
+    """Test errors at fractions of the cost, relative to OPT's and paired with them, with both kinds of heads."""
     section = Section(TITLE, CLAIM, records.of(runs(preset)), len(runs(preset)))
     panels = {}
     for model, data, seeds, schemes in SETTINGS[preset]:
@@ -85,11 +82,13 @@ def show(preset: str, records: Records) -> Section:
             continue
         where = f"{data} ({model}, heads, {seeds} seeds)" if seeds > 1 else f"{data} ({model}, heads)"
         add_errors(section, where, found)
-        add_increases(section, where, found)
+        rivals = {where: found}
         if OPT_MLP in found:
             own = {label: row for label, row in found.items() if label.endswith(HEADS)}
-            add_increases(section, f"{where}, with MLP heads too", own | {OPT: found[OPT_MLP]})
-        add_differences(section, where, found, BASE)
+            rivals[f"{where}, with MLP heads too"] = own | {OPT: found[OPT_MLP]}
+        for against, rows in rivals.items():
+            add_increases(section, against, rows)
+            add_differences(section, against, rows, OPT)
         panels[data] = _curves(preset, records, model, data, seeds)
     if panels:
         curves = {name: curve for panel in panels.values() for name, curve in panel.items()}
