@@ -35,7 +35,8 @@ def diamonds() -> tuple[torch.Tensor, torch.Tensor]:
     found = importlib.util.find_spec("plotnine")
     if found is None or found.origin is None:
         raise MissingExtraError(
-            'No module named plotnine: this needs an extra; run: pip install "anytime-nets[examples]"'
+            'No module named plotnine: this needs an extra; run: pip install "anytime-nets[examples]", or in a clone: '
+            'pip install ".[examples]"'
         )
     with open(Path(found.origin).parent / "data" / "diamonds.csv", encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))

@@ -110,7 +110,7 @@ def test_postscript_never_reaches_ghostscript(tmp_path, monkeypatch):
     script = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n%%EOF\n"
     images.write_class_folders(tmp_path / "data")
     (tmp_path / "data/val/a/000.jpeg").write_bytes(script)
-    with pytest.raises(anytime.AnytimeError, match=r"val/a/000.jpeg: cannot identify"):
+    with pytest.raises(anytime.AnytimeError, match=r"val/a/000.jpeg: it is not an image file"):
         anytime.load_data(tmp_path / "data")
     assert not (tmp_path / "started").exists()
 

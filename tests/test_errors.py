@@ -28,7 +28,7 @@ def test_bounds():
 
 
 def test_a_missing_package_names_its_extra():
-    with pytest.raises(ImportError, match=r'run: pip install "anytime-nets\[data\]"$'):
+    with pytest.raises(ImportError, match=r'run: pip install "anytime-nets\[data\]", or in a clone: .*"\.\[data\]"$'):
         require("no_such_package", "data")
 
 

@@ -27,7 +27,10 @@ def test_a_missing_package_is_one_line(tmp_path, command, missing):
     program = f"{first_on_path}runpy.run_path({str(EXAMPLES / name)!r}, run_name='__main__')"
     done = processes.run(["-c", program, *arguments], cwd=tmp_path)
     assert done.returncode == 1
-    assert done.stderr == f'No module named {missing}: this needs an extra; run: pip install "anytime-nets[examples]"\n'
+    assert done.stderr == (
+        f'No module named {missing}: this needs an extra; run: pip install "anytime-nets[examples]", or in a clone: '
+        'pip install ".[examples]"\n'
+    )
 
 
 def example(name, monkeypatch, *words):

@@ -63,7 +63,12 @@ def to_rgb(image: Any) -> Any:
 
 def open_image(content: bytes, formats: Iterable[str] = FORMATS, largest: int = LARGEST) -> Any:
     """A Pillow image whose header has been read and whose pixels have not; see ``decode_image``."""
-    image = require("PIL.Image", "data").open(io.BytesIO(content), formats=list(formats))
+    pillow = require("PIL.Image", "data")
+    try:
+        image = pillow.open(io.BytesIO(content), formats=list(formats))
+    except pillow.UnidentifiedImageError:  # its message names an object in memory
+        message = f"it is not an image file of a known format ({', '.join(formats)})"
+        raise pillow.UnidentifiedImageError(message) from None
     if image.width * image.height > largest:
         raise ValueError(f"it has {image.width}×{image.height} pixels; at most {largest:,} are allowed")
     if image.format == "PNG":

@@ -26,7 +26,10 @@ def require(module: str, extra: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise MissingExtraError(f'{error}: this needs an extra; run: pip install "anytime-nets[{extra}]"') from error
+        raise MissingExtraError(
+            f'{error}: this needs an extra; run: pip install "anytime-nets[{extra}]", or in a clone: '
+            f'pip install ".[{extra}]"'
+        ) from error
     except (RuntimeError, OSError) as error:  # a compiled part that was built for another version of something
         reason, package = str(error).partition("\n")[0], module.partition(".")[0]
         raise AnytimeError(

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from anytime.errors import AnytimeError, require
 from anytime.evaluation import Curve
-from anytime.network import AnytimeNetwork
+from anytime.network import AnytimeNetwork, name_of
 from anytime.plotting import plot_curves
 
 FILES = ("config.json", "model.safetensors", "policy.json", "profile.json")
@@ -84,7 +84,7 @@ def publish(folder: Path, where: Address) -> str:
 
 def card(net: AnytimeNetwork, where: Address, curve: Curve | None) -> str:
     """The model's card, in Markdown."""
-    name = (net.config or {}).get("model") or type(net).__name__
+    name = name_of(net.config) or type(net).__name__
     lines = [
         "---",
         "library_name: anytime",

@@ -1,6 +1,6 @@
 """AnytimeNetwork: a sequence of stages with an exit after each."""
 
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from typing import Any, NamedTuple, Self
@@ -271,6 +271,12 @@ class AnytimeNetwork(nn.Module):
                     f"(or -{self.exits} to -1 from the end)"
                 )
         return frozenset(i % self.exits for i in only)
+
+
+def name_of(config: Mapping[str, Any] | None) -> str | None:
+    """The name of the network that a configuration describes, with its rule: resann-1-8 + boosting."""
+    inner = (config or {}).get("network")
+    return f"{name_of(inner)} + {config['rule']}" if config and inner else (config or {}).get("model")
 
 
 def weights_device(net: nn.Module) -> torch.device:

@@ -54,7 +54,7 @@ class Preprocessing:
         if len(self.size) != 2 or len(self.mean) != self.channels or len(self.std) != self.channels:
             raise AnytimeError(
                 f"size={self.size}, mean={self.mean}, std={self.std}: size must be (height, width), mean and std need "
-                f"one entry for each of the {self.channels} channels"
+                f"one entry for each channel: {self.channels}"
             )
         for mean, std in zip(self.mean, self.std, strict=True):
             check_number("mean", mean, least=-1e6, most=1e6)
@@ -92,7 +92,7 @@ class Preprocessing:
     def _pixels(self, images: Sequence[Any]) -> Tensor:
         if self.channels not in (1, 3) or not images:
             raise AnytimeError(
-                f"{len(images)} images for a network of {self.channels} channels: give at least one image, and uint8 "
+                f"{len(images)} images for a network with channels={self.channels}: give at least one image, and uint8 "
                 f"pixels N × {self.channels} × height × width unless it has 1 or 3 channels"
             )
         decoded = [center_crop(_rgb(image), self.size, self.crop) for image in images]

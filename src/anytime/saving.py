@@ -132,7 +132,8 @@ def load(folder: str | Path, net: AnytimeNetwork | None = None, *, trust: bool =
 def _read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """The two files, if they are unaltered and belong together."""
     if not (folder / CONFIG).exists():
-        what = "there is no such folder" if not folder.is_dir() else f"it has no {CONFIG}"
+        missing = "it is a file" if folder.exists() else "there is no such folder"
+        what = f"it has no {CONFIG}" if folder.is_dir() else missing
         hint = ""
         if (folder / "run.json").is_file():
             what = "its training run has not ended yet"
@@ -219,7 +220,8 @@ def _build(folder: Path, config: dict[str, Any] | None, parameters: int, trust: 
     if config is None:
         raise AnytimeError(
             f"{folder}: {CONFIG} does not say how to build this network; build it as before saving and call "
-            "load(folder, net=...)"
+            "load(folder, net=...); for the command line, let it build the model and train that: "
+            "anytime convert my_package.models:build --data DATA --output FOLDER"
         )
     try:
         converted = _is_converted(config)

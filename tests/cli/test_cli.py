@@ -4,9 +4,11 @@ import sys
 
 import pytest
 import shared_data as images
+import torch
 from forge import forge_config
 
 import anytime
+from anytime.cli.tables import millions, total_macs
 from anytime.files import read_tensors, write_tensors
 
 TRAIN = "train --model resann-1-4 --subset 60 --epochs 1"
@@ -31,6 +33,8 @@ def test_train_then_evaluate(run, tmp_path):
     assert record["errors"] == json.loads((tmp_path / "a/evaluation.json").read_text())["errors"]
     code, out, _ = run("evaluate a")
     assert "of the cost: exit 3 (100.0% used)" in out
+    first = record["macs"][0] / record["macs"][-1]
+    assert f"at  25% of the cost: no exit yet (the first is at {first:.1%})" in out
 
 
 @pytest.mark.usefixtures("trained")
@@ -80,8 +84,10 @@ def test_resume_remembers_how(run, tmp_path):
 
 
 def test_boosted_exits_are_trained_as_they_answer(run, tmp_path):
-    code, _, err = run(f"{TRAIN} --scheme annealed --boosting")
+    code, out, err = run(f"{TRAIN} --scheme annealed --boosting")
     assert code == 0, err
+    assert "resann-1-4 + boosting, AnnealedAdaLoss" in err
+    assert "resann-1-4 + boosting, annealed, on digits" in out
     (folder,) = (tmp_path / "runs").iterdir()
     assert folder.name.endswith("-annealed-boosting-seed0")
     assert type(anytime.load(folder)).__name__ == "CombinedNetwork"
@@ -113,7 +119,8 @@ def test_a_run_does_not_change_its_images(run, tmp_path):
 def test_profile(run):
     code, out, _ = run("profile resann-1-4 --size 8 --channels 1 --repeats 3")
     assert code == 0
-    assert "milliseconds" in out
+    assert "ms, all heads" in out
+    assert "ms, this head only" in out
     code, out, _ = run("profile resann-1-4 --repeats 3 --json --backends onnx")
     assert len(json.loads(out)["seconds"]) == len(json.loads(out)["onnx_seconds"]) == 3
     code, out, _ = run("profile a --repeats 3 --backends none")
@@ -127,6 +134,17 @@ def test_models(run):
     assert all(name in out for name in anytime.list_models("resann-9-*"))
 
 
+@pytest.mark.parametrize("name", ["resann-7-16", "denseann-100-12", "msdnet-cifar", "resann26"])
+def test_listed_costs_are_those_of_the_network(run, name):
+    with torch.device("meta"):
+        net = anytime.create_model(name)
+    cost = anytime.costs(net, torch.empty(1, 3, net.image_size, net.image_size, device="meta"))
+    _, out, _ = run(f"models {name}")
+    assert millions(cost.macs[-1]) in out
+    assert millions(cost.params[-1]) in out
+    assert total_macs(net, net.image_size) == cost.macs[-1]
+
+
 @pytest.mark.parametrize(
     ("line", "says"),
     [
@@ -137,6 +155,7 @@ def test_models(run):
         ("train --epochs -3", "epochs=-3 must be an integer >= 1"),
         ("train --epochs three", "--epochs"),
         ("train --learning-rate -1", "lr=-1.0 must be a number >= 0"),
+        ("train --lr -1", "lr=-1.0 must be a number >= 0"),
         ("train --batch-size 0", "batch_size=0 must be an integer >= 1"),
         ("train --subset 100000", "1 to 1097"),
         ("train --device tpu9", "--device cpu always can"),
@@ -148,6 +167,12 @@ def test_models(run):
         ("export typo --to tflite", "expected onnx or executorch"),
         ("export typo --to executorch --int8", "--int8 is for --to onnx only"),
         ("predict a b.png c.png", "got 3 paths"),
+        ("predict thesis", "as in anytime predict thesis photo.jpg"),
+        ("predict done thesis", "thesis is a folder: give an image file"),
+        ("predict done thesis/thesis.tex", "is not an image file of a known format (JPEG, PNG,"),
+        ("predict file file", "file is not a saved model: it is a file"),
+        ("evaluate file", "file is not a run folder: it is a file"),
+        ("evaluate done --data no/such/folder", "expected one with parquet files"),
         ("train --output typo --resume --model resann-1-4", "there is no run in typo to resume"),
         ("train --output lost --resume", "checkpoint.safetensors is missing"),
         ("train --seed -1", "seed=-1 must be an integer >= 0"),
@@ -219,7 +244,7 @@ def test_without_the_extra_it_says_what_to_install(tmp_path):
     program = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import anytime.cli"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode != 0
-    assert done.stderr.strip().endswith('run: pip install "anytime-nets[cli]"')
+    assert done.stderr.strip().endswith('run: pip install "anytime-nets[cli]", or in a clone: pip install ".[cli]"')
     assert "Traceback" not in done.stderr
 
 

@@ -18,7 +18,9 @@ def test_the_new_model_answers_as_in_python(run, trained, rule):
     for answer, wanted in zip(combined(x), expected(x), strict=True):
         torch.testing.assert_close(answer, wanted)
     assert f"{anytime.evaluate(expected, data).errors[-1]:.2%}" in out
-    assert run(f"evaluate a-{rule}")[0] == 0
+    code, out, err = run(f"evaluate a-{rule}")
+    assert code == 0, err
+    assert f"resann-1-4 + {rule}, on digits" in out
     for line in (f"combine a --rule {rule}", f"combine a --rule {rule} --output a"):
         code, _, err = run(line)
         assert (code, "holds a model: name another folder" in err) == (2, True)

@@ -20,6 +20,7 @@ def test_every_command_has_help_with_an_example(run, command):
     code, out, _ = run(f"{command} --help")
     assert code == 0
     assert f"anytime {command}" in out.split("Example")[1]
+    assert "<bool>" not in out, "a flag takes no value"
 
 
 @pytest.mark.parametrize(
@@ -90,6 +91,7 @@ def test_a_data_set_that_cannot_be_fetched_is_one_line(trained):
     assert "Traceback" not in done.stderr
     assert done.stderr.splitlines()[-1].startswith("anytime: ")
     assert "owner/name" in done.stderr.splitlines()[-1]
+    assert "check the name and the network, or give a local folder" in done.stderr.splitlines()[-1]
 
 
 def test_a_damaged_log_leaves_the_weights_out(run, trained):

@@ -154,6 +154,7 @@ def test_an_altered_description(folder):
     path = folder / "anytime.json"
     path.write_text(path.read_text().replace('"onnx"', '"tea"', 1))
     refused(folder, "its checksum is wrong")
+    refused(path, "it is a file")
     path.unlink()
     refused(folder, r"has no anytime\.json \(anytime export RUN --to onnx writes one\)")
     refused(folder / "nowhere", "no such folder")

@@ -97,6 +97,17 @@ def test_exits_by_unit():
         anytime.create_model("resann-3-4", exits=[9], period=1)
 
 
+@pytest.mark.parametrize("name", ["resnet18", "resann-3", "vgg"])
+def test_an_unknown_name_that_is_like_none_is_told_what_can_be_built(name):
+    with pytest.raises(ValueError, match=r"resann-N-C builds other sizes.*--model timm:resnet18") as error:
+        anytime.create_model(name)
+    assert "did you mean" not in str(error.value)
+
+
+def test_names_may_be_upper_case():
+    assert anytime.create_model("ResANN-1-8").config == {"model": "resann-1-8"}
+
+
 def test_an_unknown_name_is_told_the_near_ones():
     with pytest.raises(ValueError, match="resann-9-16"):
         anytime.create_model("resan-9-16")

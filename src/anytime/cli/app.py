@@ -32,7 +32,29 @@ SCHEMES = (
 )
 SEED = "Seed of the initial weights, the image order and the subset. Default: 0."
 
+
+class _Commands(require("typer.core", "cli").TyperGroup):
+    """The commands; their help shows no type of a flag, which takes no value."""
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        command = super().get_command(ctx, cmd_name)
+        if command is not None:
+            _hide_types(command.get_params(ctx))
+        return command
+
+    def get_params(self, ctx: Any) -> Any:
+        return _hide_types(super().get_params(ctx))
+
+
+def _hide_types(params: list[Any]) -> list[Any]:
+    for param in params:
+        if getattr(param, "is_flag", False):
+            param.metavar = ""
+    return params
+
+
 app = typer.Typer(
+    cls=_Commands,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
@@ -85,7 +107,8 @@ def last_weights(folder: Path) -> list[float] | None:
 def title_of(asked: dict[str, Any]) -> str:
     """The model, scheme and data of a run, as far as they are known."""
     data = f"on {Path(asked['data']).name}" if asked.get("data") else ""
-    return ", ".join(filter(None, [asked.get("model"), asked.get("scheme"), data]))
+    model = f"{asked['model']} + boosting" if asked.get("boosting") else asked.get("model")
+    return ", ".join(filter(None, [model, asked.get("scheme"), data]))
 
 
 def draw_curves(folders: dict[str, Path], curves: dict[str, Curve], path: Path, title: str) -> None:

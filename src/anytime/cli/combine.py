@@ -9,7 +9,7 @@ from anytime.cli.evaluate import asked_of, data_of, prepared
 from anytime.cli.tables import compared_table, show
 from anytime.errors import AnytimeError
 from anytime.evaluation import collect
-from anytime.network import weights_device
+from anytime.network import name_of, weights_device
 from anytime.saving import load, save
 
 RULES = ("stacking", "ensemble", "product", "caching")
@@ -33,7 +33,7 @@ def combine_command(
     The result is a model of its own: evaluate, calibrate, profile, predict, export and serve take its folder.
 
     Examples:
-    - `anytime combine runs/a` writes runs/a-stacking
+    - Written to runs/a-stacking: `anytime combine runs/a`
     - `anytime combine runs/a --rule product --output runs/steady`
     """
     if rule not in RULES:
@@ -50,7 +50,7 @@ def combine_command(
         collect(each, images.batches(images.test, device=where)).wrong.double().mean(1).tolist()
         for each in (net, combined)
     )
-    asked = asked_of(run)
-    save(combined, target, **{k: asked[k] for k in ("model", "data", "size") if k in asked})
+    about = {key: value for key, value in asked_of(run).items() if key in ("data", "size")}
+    save(combined, target, model=name_of(combined.config) or rule, **about)
     show(compared_table(before, after, f"Test errors of {run}", ("each exit's own", rule)))
     print(f"Wrote {target}; serve it with: anytime serve {target}")

@@ -28,7 +28,7 @@ def convert(
     data: Annotated[str, Option(help=DATA)],
     output: Annotated[Path, Option(help="Folder for the converted model.")],
     exits: Annotated[str, Option(help=EXITS)] = "4",
-    option: Annotated[list[str] | None, Option(help=OPTIONS)] = None,
+    option: Annotated[list[str] | None, Option(help=OPTIONS, metavar="NAME=VALUE")] = None,
     size: Annotated[int | None, Option(help="Height and width that images are resized to.")] = None,
     pretrained: Annotated[bool, Option("--pretrained", help=PRETRAINED)] = False,
     seed: Annotated[int, Option(help="Seed of the initial weights.")] = 0,

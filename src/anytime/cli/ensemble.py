@@ -36,7 +36,9 @@ def train_ensemble(
     data: Annotated[str | None, Option(help=f"{DATA} Default: digits.")] = None,
     scheme: Annotated[str | None, Option(help=SCHEMES)] = None,
     epochs: Annotated[int | None, Option(help="Number of epochs for each network. Default: the recipe's.")] = None,
-    learning_rate: Annotated[float | None, Option(help="Initial learning rate. Default: the recipe's.")] = None,
+    learning_rate: Annotated[
+        float | None, Option("--learning-rate", "--lr", help="Initial learning rate. Default: the recipe's.")
+    ] = None,
     batch_size: Annotated[int | None, Option(help="Number of images per step. Default: the recipe's.")] = None,
     subset: Annotated[int | None, Option(help="Train on a balanced random subset of this many images.")] = None,
     size: Annotated[int | None, Option(help="Height and width that images are resized to.")] = None,

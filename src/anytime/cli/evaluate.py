@@ -18,7 +18,7 @@ from anytime.evaluation import FRACTIONS, Curve, collect, evaluate
 from anytime.files import read_json, write_json
 from anytime.inference.calibration import Budgeted, sweep
 from anytime.inference.policy import SCORES
-from anytime.network import AnytimeNetwork, weights_device
+from anytime.network import AnytimeNetwork, name_of, weights_device
 from anytime.plotting import plot_budgets
 from anytime.saving import CONFIG, load
 from anytime.training.run_folder import read_run
@@ -29,7 +29,10 @@ def evaluate_command(
     run: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
     opt: Annotated[
         list[Path] | None,
-        Option(help="Errors of exits trained alone: an opt-I run's folder, or JSON {exit from 0: error}. Repeatable."),
+        Option(
+            help="Errors of exits trained alone: an opt-I run's folder, or JSON {exit from 0: error}. Repeatable.",
+            metavar="PATH",
+        ),
     ] = None,
     budgets: Annotated[bool, Option("--budgets", help="Also evaluate with easy samples leaving early.")] = False,
     score: Annotated[str, Option(help=f"How --budgets measures confidence: {', '.join(SCORES)}.")] = "confidence",
@@ -45,7 +48,7 @@ def evaluate_command(
     Examples:
     - `anytime evaluate runs/digits-resann-3-16-adaloss-seed0`
     - `anytime evaluate runs/a --opt runs/opt-5 --opt runs/opt-9 --json`
-    - `anytime evaluate runs/a --budgets` adds the error against the average cost, with per-sample exits
+    - With the error against the average cost if easy samples leave early: `anytime evaluate runs/a --budgets`
     """
     if score not in SCORES:
         raise AnytimeError(f"--score {score} must be one of {', '.join(SCORES)}")
@@ -68,9 +71,7 @@ def evaluate_command(
         return
     show(curve_table(curve, last_weights(run), title=title_of(asked), increase=increase))
     for fraction in FRACTIONS:
-        exit, error = curve.at(fraction)
-        reached = "not evaluated" if error is None else f"{error:.2%} error"
-        print(f"at {fraction:4.0%} of the cost: exit {exit + 1} ({curve.costs.fractions[exit]:.1%} used), {reached}")
+        print(f"at {fraction:4.0%} of the cost: {_reached(curve, fraction)}")
     picture = run / ("curve.png" if data is None else f"curve-{images.name}.png")
     with drawing():
         draw_curves({scheme: run}, {scheme: curve}, picture, title_of({**asked, "data": images.name}))
@@ -85,6 +86,15 @@ def evaluate_command(
             named = {f"{score}, {_RULE_NAMES[rule]}": found for rule, found in points.items()}
             plot_budgets(curve, named, run / "budgets.png", title_of({**asked, "data": images.name}))
             print(f"Picture: {run / 'budgets.png'}")
+
+
+def _reached(curve: Curve, fraction: float) -> str:
+    """The exit that a fraction of the cost is enough for, if there is one, and its error."""
+    exit, error = curve.at(fraction)
+    used = curve.costs.fractions[exit]
+    if used > fraction:
+        return f"no exit yet (the first is at {used:.1%})"
+    return f"exit {exit + 1} ({used:.1%} used), {'not evaluated' if error is None else f'{error:.2%} error'}"
 
 
 _RULE_NAMES = {"common": "one threshold", "geometric": "MSDNet's shares"}
@@ -176,7 +186,7 @@ def asked_of(folder: Path) -> dict[str, Any]:
         str(run.get("scheme", "run")),
         re.match(r"OnlyExit\(exits=\d+, exit=(\d+)\)", str(run.get("scheme"))),
     )
-    found = {"model": model.get("model"), "data": data.get("name")}
+    found = {"model": name_of(model), "data": data.get("name")}
     found["scheme"] = f"opt-{int(alone[1]) + 1}" if alone else scheme.partition("(")[0]
     return {key: value for key, value in found.items() if value}
 

@@ -33,7 +33,7 @@ def predict_command(
     - `anytime predict photo.jpg`
     - `anytime predict runs/digits-resann-3-16-adaloss-seed0 digit.png`
     - `anytime predict runs/a cat.jpg --deadline 20ms --top 3`
-    - `anytime predict runs/a cat.jpg --backend onnx` exports the model to runs/a/onnx the first time
+    - Exported to runs/a/onnx the first time: `anytime predict runs/a cat.jpg --backend onnx`
     """
     check_integer("--top", top)
     limit = None if deadline is None else seconds(deadline, "--deadline")
@@ -41,7 +41,10 @@ def predict_command(
         raise AnytimeError(f"expected a folder and an image, got {len(paths)} paths; each image needs its own command")
     run, image = (FOLDER, *paths) if len(paths) == 1 else paths
     if image.is_dir():
-        raise AnytimeError(f"{image} is a folder: give an image too, as in anytime predict {image} photo.jpg")
+        hint = (
+            "give an image file" if len(paths) == 2 else f"give an image too, as in anytime predict {image} photo.jpg"
+        )
+        raise AnytimeError(f"{image} is a folder: {hint}")
     check_backend(run, backend)
     net = load_backend(run, backend).float().to(device_named("cpu" if backend == "onnx" else device))
     x = net.preprocess(image)

@@ -36,7 +36,7 @@ def serve(
 
     Examples:
     - `anytime serve`
-    - `anytime serve runs/a --backend onnx` exports the model to runs/a/onnx the first time
+    - Exported to runs/a/onnx the first time: `anytime serve runs/a --backend onnx`
     - `anytime serve runs/a runs/b --port 8080 --engines 2`
     - `curl --data-binary @cat.png 'localhost:8000/predict?deadline=50ms'`
     """

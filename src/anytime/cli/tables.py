@@ -4,14 +4,16 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch import nn
 
-from anytime.cost import Costs, costs
+from anytime.cost import Costs, counting
 from anytime.errors import require
 from anytime.evaluation import FRACTIONS, Curve
 from anytime.inference.calibration import Budgeted
 from anytime.inference.latency import Profile
 from anytime.inference.limits import Prediction
 from anytime.models import create_model
+from anytime.network import AnytimeNetwork, eval_mode
 
 
 def show(table: Any) -> None:
@@ -64,8 +66,9 @@ def curve_table(
 def profile_table(cost: Costs, profile: Profile, title: str, others: Mapping[str, Profile] | None = None) -> Any:
     """For each exit cumulative MACs, parameters and milliseconds; those of other backends beside them."""
     others = others or {}
-    names = [f"{name}{what}" for name in others for what in (" milliseconds", ", heads skipped")]
-    table = _table(title, "exit", "MACs", "% of cost", "parameters", "milliseconds", "earlier heads skipped", *names)
+    times = ("ms, all heads", "ms, this head only")  # up to the exit: with the heads of earlier ones, and without
+    names = [f"{name} {what}" for name in others for what in times]
+    table = _table(title, "exit", "MACs", "% of cost", "parameters", *times, *names)
     profiles = [profile, *others.values()]
     for i, (macs, share, params) in enumerate(zip(cost.macs, cost.fractions, cost.params, strict=True)):
         times = [f"{1000 * seconds[i]:.2f}" for each in profiles for seconds in (each.through, each.alone)]
@@ -100,10 +103,21 @@ def models_table(models: dict[str, str]) -> Any:
         with torch.device("meta"):
             net = create_model(name)
         size = net.image_size or 224
-        cost = costs(net, torch.empty(1, 3, size, size, device="meta"))
-        row = [f"{size}×{size}", str(net.exits), millions(cost.macs[-1]), millions(cost.params[-1]), source]
+        params = sum(parameter.numel() for parameter in net.parameters())
+        row = [f"{size}×{size}", str(net.exits), millions(total_macs(net, size)), millions(params), source]
         table.add_row(name, *row)
     return table
+
+
+def total_macs(net: AnytimeNetwork, size: int) -> int:
+    """The last of ``costs(net, …).macs``, sooner; the network is on the meta device and is changed."""
+    for module in list(net.modules()):
+        for name, child in module.named_children():
+            if isinstance(child, nn.BatchNorm2d):  # no MACs, and on the meta device most of the time
+                setattr(module, name, nn.Identity())
+    with eval_mode(net), torch.no_grad(), counting() as counter:
+        net(torch.empty(1, 3, size, size, device="meta"))
+    return counter.get_total_flops() // 2
 
 
 def savings_table(curve: Curve, points: list[Budgeted], title: str) -> Any:
@@ -115,7 +129,8 @@ def savings_table(curve: Curve, points: list[Budgeted], title: str) -> Any:
     for fraction in FRACTIONS:
         exit, error = curve.at(fraction)
         early = min(points, key=lambda point: abs(point.cost - fraction * full))
-        same = f"{error:.1%} (exit {exit + 1}, {curve.costs.fractions[exit]:.0%})"
+        used = curve.costs.fractions[exit]
+        same = f"{error:.1%} (exit {exit + 1}, {used:.0%})" if used <= fraction else f"– (the first is at {used:.0%})"
         table.add_row(f"{fraction:.0%}", same, f"{early.error:.1%} ({early.cost / full:.0%} on average)")
     return table
 

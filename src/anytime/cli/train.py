@@ -46,12 +46,14 @@ FIT_OPTIONS = ("epochs", "lr", "batch_size", "accumulate", "precision", "compile
 def train(
     model: Annotated[str | None, Option(help=MODELS)] = None,
     exits: Annotated[str | None, Option(help=EXITS)] = None,
-    option: Annotated[list[str] | None, Option(help=OPTIONS)] = None,
+    option: Annotated[list[str] | None, Option(help=OPTIONS, metavar="NAME=VALUE")] = None,
     data: Annotated[str | None, Option(help=f"{DATA} Default: digits.")] = None,
     scheme: Annotated[str | None, Option(help=SCHEMES)] = None,
     boosting: Annotated[bool | None, Option("--boosting", help="Each exit corrects those before it.")] = None,
     epochs: Annotated[int | None, Option(help="Number of epochs. Default: the recipe's.")] = None,
-    learning_rate: Annotated[float | None, Option(help="Initial learning rate. Default: the recipe's.")] = None,
+    learning_rate: Annotated[
+        float | None, Option("--learning-rate", "--lr", help="Initial learning rate. Default: the recipe's.")
+    ] = None,
     batch_size: Annotated[int | None, Option(help="Number of images per step. Default: the recipe's.")] = None,
     recipe: Annotated[str | None, Option(help=f"{', '.join(RECIPES)}. Default: the one that suits the data.")] = None,
     subset: Annotated[int | None, Option(help="Train on a balanced random subset of this many images.")] = None,
@@ -76,10 +78,10 @@ def train(
 
     Examples:
     - `anytime train --model resann-3-16 --data digits --epochs 20`
-    - `anytime train --model resann-7-16 --data cifar10 --scheme annealed --boosting` is what our measurements recommend
+    - What our measurements recommend: `anytime train --model resann-7-16 --data cifar10 --scheme annealed --boosting`
     - `anytime train --output runs/digits-resann-3-16-adaloss-seed0 --resume`
-    - `anytime train --model timm:resnet18 --exits 4 --data cifar10` converts a model and trains it
-    - `torchrun --nproc-per-node 2 -m anytime train --model resann-7-16 --data cifar10` trains on two devices
+    - Convert a model and train it: `anytime train --model timm:resnet18 --exits 4 --data cifar10`
+    - On two devices: `torchrun --nproc-per-node 2 -m anytime train --model resann-7-16 --data cifar10`
     """
     given = {
         "model": model, "exits": exits, "option": option or None, "data": data,

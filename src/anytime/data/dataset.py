@@ -105,8 +105,9 @@ class Data:
         classes = list(preprocessing.classes) or self.classes  # none: their names are not known
         if classes != self.classes or preprocessing.channels != self.shape[0]:
             raise AnytimeError(
-                f"the network was trained for {_some(classes)} and images of {preprocessing.channels} "
-                f"channels; data {self.name!r} has {_some(self.classes)} and {self.shape[0]} channels"
+                f"the network was trained for {_some(classes)} and images of "
+                f"{_channels(preprocessing.channels)}; data {self.name!r} has {_some(self.classes)} and "
+                f"{_channels(self.shape[0])}"
             )
         return replace(self, mean=list(preprocessing.mean), std=list(preprocessing.std))
 
@@ -150,6 +151,10 @@ class Data:
 
 def _some(classes: Sequence[str]) -> str:
     return f"{len(classes)} classes ({', '.join(classes[:3])}{', …' if len(classes) > 3 else ''})"
+
+
+def _channels(n: int) -> str:
+    return f"{n} channel{'s' * (n != 1)}"
 
 
 IMAGENET = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]

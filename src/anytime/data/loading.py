@@ -80,7 +80,10 @@ def _read(name: str) -> tuple[str, dict[str, Encoded]]:
     if re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", name):
         return name, sources.read_hub(name)
     if os.path.basename(path) != path:
-        raise AnytimeError(f"no such folder: {os.path.abspath(path)}")
+        raise AnytimeError(
+            f"no such folder: {os.path.abspath(path)}; expected one with parquet files or folders of images, or "
+            f"digits, {', '.join(SHORT_NAMES)} or owner/name on the Hugging Face Hub"
+        )
     raise AnytimeError(
         f"unknown data {name!r}, and no such folder; expected digits, {', '.join(SHORT_NAMES)}, owner/name on the "
         "Hugging Face Hub, or a local folder"

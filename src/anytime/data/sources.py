@@ -1,7 +1,8 @@
 """Where data sets come from: local folders of parquet files or images, and the Hugging Face Hub."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -67,13 +68,28 @@ def read_hub(name: str, config: str | None = None) -> dict[str, Encoded]:
     """The splits of a data set on the Hugging Face Hub, downloaded once."""
     datasets = require("datasets", "data")
     try:
-        found = datasets.load_dataset(name, config)
+        with _without_retries():
+            found = datasets.load_dataset(name, config)
     except Exception as error:  # the Hub's client raises many kinds
         raise AnytimeError(
-            f"cannot load {name!r} from the Hugging Face Hub, and there is no such folder: {one_line(error)}"
+            f"cannot load {name!r} from the Hugging Face Hub ({one_line(error).rstrip('.')}), and there is no such "
+            "folder: check the name and the network, or give a local folder that holds it, e.g. --data DIR"
         ) from error
     hub = require("huggingface_hub.constants", "data")
     return from_datasets(found, name, [Path(datasets.config.HF_DATASETS_CACHE), Path(hub.HF_HUB_CACHE)])
+
+
+@contextmanager
+def _without_retries() -> Iterator[None]:
+    """Without the Hub's warnings of each failed attempt; our error says it once. Asked for more, it says all."""
+    log = require("huggingface_hub.utils.logging", "data")
+    before = log.get_verbosity()
+    if before == log.WARNING:
+        log.set_verbosity_error()
+    try:
+        yield
+    finally:
+        log.set_verbosity(before)
 
 
 def from_datasets(found: Mapping[str, Any], name: str, folders: Sequence[Path]) -> dict[str, Encoded]:

@@ -103,7 +103,8 @@ def read_description(folder: Path) -> Description:
     """Read ``anytime.json``; what is altered or makes no sense is refused."""
     path = folder / FILE
     if not path.is_file():
-        what = f"it has no {FILE}" if folder.is_dir() else "there is no such folder"
+        missing = "it is a file" if folder.exists() else "there is no such folder"
+        what = f"it has no {FILE}" if folder.is_dir() else missing
         raise AnytimeError(f"{folder} is not an exported network: {what} (anytime export RUN --to onnx writes one)")
     content = read_json(path, sealed=True)
     try:

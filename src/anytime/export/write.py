@@ -25,7 +25,7 @@ from anytime.files import write_together
 from anytime.inference.batch_times import FILE as BATCH_TIMES
 from anytime.inference.latency import FILE as PROFILE
 from anytime.inference.policy import Policy
-from anytime.network import AnytimeNetwork, eval_mode
+from anytime.network import AnytimeNetwork, eval_mode, name_of
 from anytime.saving import CONFIG
 
 Made = tuple[Description, dict[str, bytes]]
@@ -228,7 +228,7 @@ def describe(
         counted=[[1, *tensor.shape[1:]] for tensor in plan.stages[0].example],
         preprocessing=net.preprocessing,
         policy=policy,
-        about={"network": (net.config or {}).get("model") or type(net).__name__, **_versions(), **about},
+        about={"network": name_of(net.config) or type(net).__name__, **_versions(), **about},
         files={name: checksum(content) for name, content in contents.items()},
     )
 

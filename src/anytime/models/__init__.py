@@ -18,6 +18,11 @@ _FAMILIES = (resann, denseann, msdnet)
 """Each has ``MODELS``, the named networks and where the paper has them, and ``from_name``, which also knows the names
 that follow a pattern."""
 
+_OTHERS = (
+    "`anytime models` lists those of the paper; resann-N-C builds other sizes, e.g. resann-3-16; models of other "
+    "libraries: --model timm:resnet18 on the command line, or anytime.convert(model, example)"
+)
+
 
 def list_models(pattern: str = "*") -> dict[str, str]:
     """The named models and the paper's section that each comes from; ``create_model`` builds other sizes too.
@@ -35,6 +40,7 @@ def create_model(name: str, **options: Any) -> AnytimeNetwork:
 
     Args:
         name: one of ``list_models()``, or another size of the same family: ``resann-3-16`` is ResANN(3, 16).
+            Upper or lower case.
         options: the architecture's own: ``num_classes``, ``in_channels``, ``period`` or ``exits``, …
 
     Examples:
@@ -43,13 +49,13 @@ def create_model(name: str, **options: Any) -> AnytimeNetwork:
     """
     if not isinstance(name, str) or len(name) > 100:
         raise AnytimeError(f"model name {str(name)[:100]!r}: it must be a string of at most 100 characters")
+    name = name.lower()
     found = next((found for family in _FAMILIES if (found := family.from_name(name))), None)
     if found is None:
-        near = difflib.get_close_matches(name, list_models(), n=3, cutoff=0.4) or list(list_models())[:3]
-        raise AnytimeError(
-            f"unknown model {name!r}; did you mean {', '.join(near)}? `anytime models` lists them all; models of other "
-            "libraries get exits by anytime.convert(model, example)"
-        )
+        # Names of other sizes are so alike that a lower cutoff would offer any of them.
+        near = difflib.get_close_matches(name, list_models(), n=3, cutoff=0.85)
+        hint = f"did you mean {', '.join(near)}? `anytime models` lists them all" if near else _OTHERS
+        raise AnytimeError(f"unknown model {name!r}; {hint}")
     architecture, arguments = found
     takes = [p for p in inspect.signature(architecture).parameters if p not in arguments or p == "num_classes"]
     for option in options:

@@ -20,7 +20,7 @@ from anytime.evaluation import Curve, check_classes, evaluate, image_batches, me
 from anytime.inputs import explained, like_weights
 from anytime.losses import Function, cross_entropy
 from anytime.metrics import SHARES
-from anytime.network import AnytimeNetwork, eval_mode
+from anytime.network import AnytimeNetwork, eval_mode, name_of
 from anytime.progress import Progress, progress
 from anytime.training.averaging import WeightAverage
 from anytime.training.checkpoint import has_checkpoint
@@ -125,8 +125,8 @@ class Training:
         expected = self.source.expected
         steps = self.source.steps or 1
         done = self.state.epoch * (expected or 0) + (expected or 0) * self.state.position // steps
-        title = (self.net.config or {}).get("model") or type(self.net).__name__
-        title = f"{title} {getattr(self.scheme, '_get_name', lambda: 'training')()}"
+        name = name_of(self.net.config) or type(self.net).__name__
+        title = f"{name} {getattr(self.scheme, '_get_name', lambda: 'training')()}"
         saved = time.monotonic()
         balance = equilibrium(self.net, self.exits) if self.recipe.equilibrium else nullcontext()
         with stop_requested() as requested, balance, self.progress(title, done, show) as bar:

@@ -179,6 +179,8 @@ def _short(value: Any) -> str:
 
 def read_run(path: Path) -> dict[str, Any]:
     """A run folder's ``run.json``, or an error that says what the folder is instead."""
+    if path.is_file():
+        raise AnytimeError(f"{path} is not a run folder: it is a file; `anytime train --output …` makes one")
     if not path.is_dir():
         raise AnytimeError(
             f"{path} is not a run folder: there is no such folder; `anytime train --output {path}` makes one"
