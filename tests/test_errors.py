@@ -2,7 +2,9 @@ import math
 
 import numpy as np
 import pytest
+import torch
 
+import anytime
 from anytime.errors import AnytimeError, check_integer, check_number, require
 
 
@@ -25,6 +27,19 @@ def test_bounds():
         check_number("gamma", 2, most=1)
     with pytest.raises(AnytimeError, match=r"strength=0 must be a number > 0$"):
         check_number("strength", 0, above=0)
+
+
+@pytest.mark.parametrize("value", [torch.nn.Linear(2, 2), torch.zeros(20, 20), "a" * 100, [0.1] * 50])
+def test_what_is_given_does_not_hide_what_is_expected(value):
+    for check in (check_integer, check_number):
+        with pytest.raises(AnytimeError) as error:
+            check("exits", value)
+        assert str(error.value).startswith("exits=")
+        assert len(str(error.value)) < 110
+        assert "\n" not in str(error.value)
+    net = torch.nn.Sequential(*[torch.nn.Linear(2, 2)] * 3)
+    with pytest.raises(AnytimeError, match=r"^exits=Sequential\(…\) must be an integer >= 1$"):
+        anytime.AdaLoss(net)
 
 
 def test_a_missing_package_names_its_extra():

@@ -98,6 +98,32 @@ def test_first_order_sees_each_head_alone(name, frozen):
     assert torch.allclose(balance.weights, min(norms) / torch.stack(norms), rtol=1e-3)
 
 
+RULES = ["boosting", "product", "ensemble", "caching", "stacking"]
+
+
+@pytest.mark.parametrize("tasks", [1, 2])
+@pytest.mark.parametrize("rule", RULES)
+def test_first_order_measures_each_loss_alone(rule, tasks):
+    """A later exit's answer also depends on the earlier heads; scaling one loss scales its own average alone."""
+    torch.manual_seed(0)
+    net = anytime.AnytimeNetwork([torch.nn.Linear(8, 8) for _ in range(3)], [torch.nn.Linear(8, 4) for _ in range(3)])
+    x, labels = torch.randn(6, 8), torch.randint(4, (6,))
+    net = anytime.combine(net, rule, [(x, labels)] if rule == "stacking" else None).train()
+
+    def averages(scales):
+        with FirstOrderAdaLoss(3 * tasks).watch(net, tasks) as balance:
+            losses = [loss for loss in mean_losses(net(x), labels) for _ in range(tasks)]
+            balance([scale * loss for scale, loss in zip(scales, losses, strict=True)])
+        return balance.average
+
+    once = averages([1.0] * 3 * tasks)
+    for i in range(3 * tasks):
+        scales = [100.0 if j == i else 1.0 for j in range(3 * tasks)]
+        torch.testing.assert_close(
+            averages(scales), once * torch.tensor(scales), rtol=1e-4, atol=0.0, check_dtype=False
+        )
+
+
 def test_first_order_has_one_norm_for_each_exit_and_task():
     net, x = plain(), torch.randn(4, 3, 32, 32)
     with FirstOrderAdaLoss(6, gamma=0.0).watch(net, tasks=2) as balance:

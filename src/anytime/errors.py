@@ -1,8 +1,10 @@
 """Errors that say what was given, what was expected and what would work."""
 
 import importlib
+import inspect
 import math
 import numbers
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from types import ModuleType
@@ -38,6 +40,31 @@ def require(module: str, extra: str) -> ModuleType:
         ) from error
 
 
+LONGEST = 60
+"""How many characters of a value an error shows."""
+
+
+def shown(value: object) -> str:
+    """A value as an error shows it: the name of its type where all of it would hide the message.
+
+    Examples:
+        >>> shown(0.5), shown(list(range(100)))
+        ('0.5', 'list(…)')
+    """
+    text = repr(value)
+    return text if len(text) <= LONGEST and "\n" not in text else f"{type(value).__name__}(…)"
+
+
+def options_of(factory: Callable[..., object]) -> str:
+    """The names of what a scheme or a rule takes besides the number of exits, for an error.
+
+    Examples:
+        >>> options_of(lambda exits, gamma, momentum: None), options_of(lambda exits: None)
+        ('gamma, momentum', 'no options')
+    """
+    return ", ".join(name for name in inspect.signature(factory).parameters if name != "exits") or "no options"
+
+
 def check_integer(name: str, value: int, least: int = 1, most: float = math.inf) -> int:
     """Return ``value`` as an ``int`` if it is an integer within the bounds; raise :class:`AnytimeError` otherwise.
 
@@ -51,7 +78,7 @@ def check_integer(name: str, value: int, least: int = 1, most: float = math.inf)
         return value
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or not least <= value <= most:
         upper = f" and <= {most}" if math.isfinite(most) else ""
-        raise AnytimeError(f"{name}={value!r} must be an integer >= {least}{upper}")
+        raise AnytimeError(f"{name}={shown(value)} must be an integer >= {least}{upper}")
     return int(value)
 
 
@@ -81,5 +108,5 @@ def check_number(
     if not (math.isfinite(number) and least <= number < below and above < number <= most):
         lower = f"> {above:g}" if above >= least else f">= {least:g}"
         upper = f" and <= {most:g}" if most < below else f" and < {below:g}" if math.isfinite(below) else ""
-        raise AnytimeError(f"{name}={value!r} must be a number {lower}{upper}")
+        raise AnytimeError(f"{name}={shown(value)} must be a number {lower}{upper}")
     return number

@@ -95,6 +95,9 @@ class AnytimeNetwork(nn.Module):
     image_size: int | None = None
     """Height and width of the images that the architecture was made for; most take others too."""
 
+    chained: bool = True
+    """Whether each stage takes what the stage before it returned; the networks of an ensemble each take the input."""
+
     joins_stages: bool = False
     """Whether stages run as one where no exit between them is wanted: ``steps(x, only)`` is then faster than a walk."""
 

@@ -177,17 +177,26 @@ def test_what_makes_no_sense_is_refused():
     for call, message in [
         (lambda: anytime.combine(nn.Linear(2, 2)), "not a Linear"),
         (lambda: anytime.combine(net, "hope"), "ensemble, stacking, product, caching, boosting"),
-        (lambda: anytime.combine(net, "caching", share=1), "combine\\(net, 'caching'\\)"),
+        (lambda: anytime.combine(net, batches), r"rule=list\(…\) must be one of ensemble, stacking, product"),
+        (lambda: anytime.combine(net, None), "rule=None must be one of ensemble"),
+        (lambda: anytime.combine(net, "caching", share=1), r"combine\(net, 'caching'\): caching takes no options"),
+        (lambda: anytime.combine(net, "product", pow=3), r"combine\(net, 'product'\): product takes power$"),
         (lambda: anytime.combine(net, "product", batches), "nothing to fit"),
         (lambda: anytime.combine(net, "stacking"), "must be fitted: add batches"),
         (lambda: anytime.combine(net, "product", power=-1), "power=-1 must be"),
     ]:
         with pytest.raises(anytime.AnytimeError, match=message):
             call()
-    eann = anytime.EANN([anytime.create_model("resann-1-8"), net])
-    eann.offered = [(0, 2), (1, 5)]
-    with pytest.raises(anytime.AnytimeError, match="combine the members"):
-        anytime.combine(eann)
+
+
+@pytest.mark.parametrize("offered", [None, [(0, 2), (1, 5)], [(1, 0), (1, 1)]], ids=["all", "some", "of one network"])
+def test_an_ensemble_is_not_combined(offered):
+    """Its networks each take the input, not what the network before passes on."""
+    eann = anytime.EANN([anytime.create_model("resann-1-8"), resann()])
+    eann.offered = offered or eann.offered
+    for ensemble in (eann, anytime.EANN([resann()])):
+        with pytest.raises(anytime.AnytimeError, match="combine the members of an ensemble"):
+            anytime.combine(ensemble, "product")
 
 
 @pytest.mark.parametrize("outputs", [(1,), (5, 3)])

@@ -11,10 +11,11 @@ def network():
     return anytime.create_model("resann-1-4", in_channels=1)
 
 
-def trained(folder=None, net=None, scheme="adaloss", **options):
+def trained(folder=None, net=None, scheme="adaloss", epochs=2, **options):
     net = net or network()
     data = anytime.load_data("digits").subset(96)
-    result = anytime.fit(net, data, scheme, epochs=2, batch_size=32, output=folder, resume=True, show=False, **options)
+    options |= {"epochs": epochs, "batch_size": 32, "output": folder, "resume": True, "show": False}
+    result = anytime.fit(net, data, scheme, **options)
     return net, result
 
 
@@ -79,6 +80,42 @@ def test_annealing_lasts_as_long_as_the_training():
     batches = Unsized([(torch.randn(4, 1, 8, 8), torch.zeros(4, dtype=torch.int64))])
     with pytest.raises(anytime.AnytimeError, match="no length"):
         anytime.fit(network(), batches, "annealed", epochs=1, show=False)
+
+
+def test_annealing_begins_again_with_each_training():
+    balance = anytime.weights.AnnealedAdaLoss(3)
+    for epochs in (2, 4):
+        result = trained(scheme=balance, epochs=epochs)[1]
+        assert balance.steps == balance.calls == 3 * epochs
+        assert min(result.history[0]["weights"]) > min(result.history[-1]["weights"])
+    given = anytime.weights.AnnealedAdaLoss(3, steps=4)
+    trained(scheme=given)
+    trained(scheme=given)
+    assert (given.steps, given.calls) == (4, 12), "a number of steps that was given counts from the first call on"
+
+
+class Interrupted(Exception):
+    """A training is stopped from outside."""
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_annealing_goes_on_where_a_training_was_interrupted(tmp_path, again):
+    """By the same scheme, or by another one as in a new process."""
+    steps = []
+
+    def interrupt(step):
+        steps.append(step)
+        if len(steps) == 4:
+            raise Interrupted
+
+    whole, _ = trained(scheme="annealed")
+    balance = anytime.weights.AnnealedAdaLoss(3)
+    with pytest.raises(Interrupted):
+        trained(tmp_path / "run", scheme=balance, checkpoint_seconds=0, on_step=interrupt)
+    balance = balance if again else anytime.weights.AnnealedAdaLoss(3)
+    resumed, _ = trained(tmp_path / "run", scheme=balance)
+    assert same(resumed, whole)
+    assert balance.calls == 6
 
 
 class Unsized:

@@ -13,7 +13,7 @@ from anytime.combination.ensemble import Ensemble
 from anytime.combination.product import Product
 from anytime.combination.rule import Memory, Rule
 from anytime.combination.stacking import Stacking
-from anytime.errors import AnytimeError
+from anytime.errors import AnytimeError, options_of, shown
 from anytime.evaluation import collect
 from anytime.network import AnytimeNetwork, ReachedExit, Step, weights_device
 from anytime.preprocessing import Preprocessing
@@ -59,12 +59,12 @@ def combine(
             "this network is exported: combine the network itself and export that, "
             "anytime.export.onnx(anytime.combine(net), x, folder)"
         )
-    if rule not in RULES:
-        raise AnytimeError(f"rule={rule!r} must be one of {', '.join(RULES)}")
+    if not isinstance(rule, str) or rule not in RULES:
+        raise AnytimeError(f"rule={shown(rule)} must be one of {', '.join(RULES)}")
     try:
         made = RULES[rule](net.exits, **options)  # type: ignore[call-arg]
-    except TypeError as error:
-        raise AnytimeError(f"combine(net, {rule!r}): {error}") from None
+    except TypeError:
+        raise AnytimeError(f"combine(net, {rule!r}): {rule} takes {options_of(RULES[rule])}") from None
     if batches is not None:
         if not isinstance(made, Ensemble | Stacking):
             raise AnytimeError(f"rule={rule!r} has nothing to fit: leave batches out")
@@ -88,10 +88,10 @@ class CombinedNetwork(AnytimeNetwork):
     def __init__(self, net: AnytimeNetwork, rule: Rule) -> None:
         nn.Module.__init__(self)
         units = net.units
-        if any(head is None for _, head in units):
+        if not net.chained:
             raise AnytimeError(
-                "this network has stages without an exit: combine the members of an ensemble, "
-                "anytime.EANN([anytime.combine(net) for net in eann.members])"
+                f"the stages of this {type(net).__name__} are those of several networks: combine the members of an "
+                "ensemble, anytime.EANN([anytime.combine(net) for net in eann.members])"
             )
         self.net, self.rule = net, rule.to(weights_device(net))
         self.image_size = net.image_size

@@ -54,6 +54,8 @@ class EANN(AnytimeNetwork):
         (9, True)
     """
 
+    chained = False
+
     def __init__(self, members: Iterable[AnytimeNetwork], example: Any = None) -> None:
         nn.Module.__init__(self)
         given = [members] if isinstance(members, nn.Module) else list(members or ())

@@ -6,7 +6,17 @@ from functools import partial
 
 import torch
 
+from anytime.errors import AnytimeError
 from anytime.network import AnytimeNetwork
+
+
+def check_chained(net: AnytimeNetwork) -> None:
+    """Refuse an ensemble: a stage of one network has none of the exits of the next above it."""
+    if not net.chained:
+        raise AnytimeError(
+            f"equilibrium is for the stages of one network, and an {type(net).__name__} has several: train each of "
+            "eann.members by itself, anytime.fit(member, data, equilibrium=True)"
+        )
 
 
 @contextmanager
@@ -42,6 +52,7 @@ def equilibrium(net: AnytimeNetwork, exits: list[int] | None = None) -> Iterator
         ...     print(torch.allclose(3 * gradient(), alone))
         True
     """
+    check_chained(net)
     trained = range(net.exits) if exits is None else exits
     hooks, seen = [], set[int]()
     passed = 0

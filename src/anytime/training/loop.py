@@ -25,7 +25,7 @@ from anytime.progress import Progress, progress
 from anytime.training.averaging import WeightAverage
 from anytime.training.checkpoint import has_checkpoint
 from anytime.training.epochs import Epochs, ImageEpochs, LoaderEpochs, Step
-from anytime.training.equilibrium import equilibrium
+from anytime.training.equilibrium import check_chained, equilibrium
 from anytime.training.guard import Guard
 from anytime.training.interrupt import stop_requested
 from anytime.training.objective import Objective
@@ -89,6 +89,8 @@ class Training:
         check_integer("seed", self.seed, 0, 2**63 - 1)
         if self.precision not in ("float32", "bfloat16", "float16"):
             raise AnytimeError(f"precision={self.precision!r} must be float32, bfloat16 or float16")
+        if self.recipe.equilibrium:
+            check_chained(self.net)
         if runs_out(self.data) and self.recipe.epochs > 1:
             raise AnytimeError(
                 f"these batches can be iterated over only once, and there are {self.recipe.epochs} epochs: pass a "

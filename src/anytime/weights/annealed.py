@@ -16,11 +16,12 @@ class AnnealedAdaLoss(AdaLoss):
     The other arguments are those of ``AdaLoss``.
 
     Args:
-        steps: Number of calls over which γ falls, T. If it is 0, ``fit`` sets it to those of the whole training.
+        steps: Number of calls over which γ falls, T. If it is 0, each ``fit`` sets it to those of the whole training
+            and counts the calls anew.
 
     Examples:
-        >>> import torch
-        >>> balance = AnnealedAdaLoss(exits=2, steps=10)
+        >>> import anytime, torch
+        >>> balance = anytime.create_scheme("annealed:steps=10", exits=2)
         >>> for _ in range(10):
         ...     loss = balance(torch.tensor([4.0, 1.0]))
         ...     if balance.calls in (1, 5, 10):
@@ -41,12 +42,13 @@ class AnnealedAdaLoss(AdaLoss):
     ) -> None:
         super().__init__(exits, momentum, gamma, final_extra, update_every)
         self.steps = check_integer("steps", steps, least=0)
+        self.steps_given = self.steps > 0
 
     def _gamma(self) -> Tensor:
         if not self.steps:
             raise AnytimeError(
-                "AnnealedAdaLoss must know how many steps the training has: AnnealedAdaLoss(exits, steps=5000), or by "
-                "name annealed:steps=5000. anytime.fit sets it"
+                "AnnealedAdaLoss must know how many steps the training has: "
+                'anytime.create_scheme("annealed:steps=5000", exits=3). anytime.fit tells it by itself'
             )
         done = (self.calls.to(self.average.dtype) / self.steps).clamp(max=1)
         return 1 - (1 - self.gamma) * done
@@ -57,12 +59,16 @@ class AnnealedAdaLoss(AdaLoss):
 
 
 def set_steps(scheme: nn.Module, steps: int | None) -> None:
-    """Tell a scheme, or the schemes in it, how many calls the training has, if it was not told before."""
+    """Tell a scheme, or the schemes in it, that a training begins and how many calls it has.
+
+    A training that is resumed then restores the number of calls from its checkpoint.
+    """
     for part in scheme.modules():
-        if isinstance(part, AnnealedAdaLoss) and not part.steps:
+        if isinstance(part, AnnealedAdaLoss) and not part.steps_given:
             if steps is None:
                 raise AnytimeError(
                     "the scheme annealed must know how many steps the training has, and these batches have no length: "
                     "say how many, e.g. annealed:steps=5000"
                 )
             part.steps = steps
+            part.calls.zero_()

@@ -1,11 +1,10 @@
 """Weight schemes by name."""
 
-import inspect
 import math
 import re
 from typing import Any
 
-from anytime.errors import AnytimeError, check_integer
+from anytime.errors import AnytimeError, check_integer, options_of
 from anytime.weights.adaloss import AdaLoss
 from anytime.weights.annealed import AnnealedAdaLoss
 from anytime.weights.famo import FAMO
@@ -67,8 +66,7 @@ def create_scheme(name: str, exits: int) -> WeightScheme:
     try:
         return _SCHEMES[kind](exits, **arguments)
     except TypeError:
-        takes = [p for p in inspect.signature(_SCHEMES[kind]).parameters if p != "exits"]
-        raise AnytimeError(f"scheme {name!r}: {kind} takes {', '.join(takes) or 'no options'}") from None
+        raise AnytimeError(f"scheme {name!r}: {kind} takes {options_of(_SCHEMES[kind])}") from None
 
 
 def _number(text: str) -> int | float | None:

@@ -19,8 +19,8 @@ class FirstOrderAdaLoss(AdaLoss):
 
     The paper names it as future work, and its authors' code has it as an option. Adding a constant to a loss does not
     change the weights, so losses may be negative or have an unknown lower bound; scaling a loss scales its weight by
-    the inverse. The gradients are those of the heads alone: one more backward pass through the heads for each task,
-    none through the stages. The last exit of a converted model is the model's own, and its features are its logits.
+    the inverse. The gradients are those of the heads alone: one more backward pass through its head for each loss, none
+    through the stages. The last exit of a converted model is the model's own, and its features are its logits.
 
     Within ``with scheme.watch(net):`` the heads note the features that they are given; ``fit`` and the integrations see
     to it. Each call in training mode takes the losses of one forward pass of all exits. Losses without gradients leave
@@ -78,8 +78,8 @@ class FirstOrderAdaLoss(AdaLoss):
                     "FirstOrderAdaLoss has not seen the features that these losses come from: call it once after each "
                     "forward pass of all exits, both within `with scheme.watch(net):`, or after scheme.eval()"
                 )
-            by_task = losses.view(len(self._features), -1).sum(0)
-            norms = torch.stack([_norms(loss, self._features) for loss in by_task], 1).flatten()
+            tasks = len(losses) // len(self._features)
+            norms = torch.stack([_norm(loss, self._features[i // tasks]) for i, loss in enumerate(losses)])
             self._observe(self._mean_over_ranks(norms.to(losses.dtype)))
             for noted in self._features:
                 noted.clear()
@@ -112,12 +112,11 @@ def _own(leaf: Any) -> Any:
     return leaf.view_as(leaf) if leaf.requires_grad else leaf.detach().requires_grad_().clone()
 
 
-def _norms(loss: Tensor, features: Sequence[list[Tensor]]) -> Tensor:
-    """The norm of the gradient of a loss at the features of each exit; NaN where there is none."""
-    flat = [leaf for noted in features for leaf in noted]
-    gradients = iter(torch.autograd.grad(loss, flat, retain_graph=True, allow_unused=True))
-    norms = []
-    for noted in features:
-        squares = [g.detach().float().square().sum() for _ in noted if (g := next(gradients)) is not None]
-        norms.append(torch.stack(squares).sum().sqrt() if squares else loss.new_full((), torch.nan))
-    return torch.stack(norms)
+def _norm(loss: Tensor, features: list[Tensor]) -> Tensor:
+    """The norm of the gradient of a loss at the features of its exit; NaN where there is none.
+
+    One loss at a time: exits that answer together have losses that reach the features of the exits before them too.
+    """
+    gradients = torch.autograd.grad(loss, features, retain_graph=True, allow_unused=True)
+    squares = [gradient.detach().float().square().sum() for gradient in gradients if gradient is not None]
+    return torch.stack(squares).sum().sqrt() if squares else loss.new_full((), torch.nan)
