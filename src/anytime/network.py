@@ -278,8 +278,8 @@ class AnytimeNetwork(nn.Module):
 
 def name_of(config: Mapping[str, Any] | None) -> str | None:
     """The name of the network that a configuration describes, with its rule: resann-1-8 + boosting."""
-    inner = (config or {}).get("network")
-    return f"{name_of(inner)} + {config['rule']}" if config and inner else (config or {}).get("model")
+    config = config or {}
+    return f"{name_of(config['network'])} + {config['rule']}" if "network" in config else config.get("model")
 
 
 def weights_device(net: nn.Module) -> torch.device:
