@@ -278,8 +278,7 @@ class AnytimeNetwork(nn.Module):
 
 def name_of(config: Mapping[str, Any] | None) -> str | None:
     """The name of the network that a configuration describes, with its rule: resann-1-8 + boosting."""
-    config = config or {}
-    return f"{name_of(config['network'])} + {config['rule']}" if "network" in config else config.get("model")
+    return f"{name_of(c['network'])} + {c['rule']}" if "network" in (c := config or {}) else c.get("model")
 
 
 def weights_device(net: nn.Module) -> torch.device:
