@@ -86,7 +86,7 @@ def test_resume_remembers_how(run, tmp_path):
 def test_boosted_exits_are_trained_as_they_answer(run, tmp_path):
     code, out, err = run(f"{TRAIN} --scheme annealed --boosting")
     assert code == 0, err
-    assert "resann-1-4 + boosting, AnnealedAdaLoss" in err
+    assert "resann-1-4 + boosting AnnealedAdaLoss" in err
     assert "resann-1-4 + boosting, annealed, on digits" in out
     (folder,) = (tmp_path / "runs").iterdir()
     assert folder.name.endswith("-annealed-boosting-seed0")
