@@ -45,7 +45,10 @@ class Costs:
         return [macs / max(self.macs[-1], 1) for macs in self.macs]
 
     def exit_at(self, fraction: float) -> int:
-        """The last exit within a fraction of the total MACs, above 0 and at most 1; the first exit if even that one costs more.
+        """The last exit within a fraction of the total MACs; the first exit if even that one costs more.
+
+        Args:
+            fraction: above 0 and at most 1.
 
         Examples:
             >>> Costs(macs=[46, 80, 100], params=[1, 2, 3]).exit_at(0.75)
