@@ -51,6 +51,9 @@ def combine_command(
         for each in (net, combined)
     )
     asked = asked_of(run)
-    save(combined, target, **{k: asked[k] for k in ("model", "data", "size") if k in asked})
+    about = {k: asked[k] for k in ("model", "data", "size", "fitted_on") if k in asked}
+    if rule == "ensemble":  # no risk can be promised with these images any more
+        about["fitted_on"] = [*about.get("fitted_on", []), data or asked["data"]]
+    save(combined, target, **about)
     show(compared_table(before, after, f"Test errors of {run}", ("each exit's own", rule)))
     print(f"Wrote {target}; serve it with: anytime serve {target}")
