@@ -12,7 +12,6 @@ from torch.utils._pytree import tree_leaves, tree_map
 from anytime.errors import AnytimeError
 from anytime.network import AnytimeNetwork, tensors_of
 
-
 COMPLAINTS = (RuntimeError, TypeError, AttributeError)
 """What networks raise about inputs of another type than they take."""
 
