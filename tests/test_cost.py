@@ -29,7 +29,7 @@ def test_latency_is_cumulative_and_leaves_the_mode():
     assert seconds[0] > 0
 
 
-@given(st.lists(st.integers(1, 1000), min_size=1, max_size=20, unique=True), st.floats(0, 1))
+@given(st.lists(st.integers(1, 1000), min_size=1, max_size=20, unique=True), st.floats(0, 1, exclude_min=True))
 def test_the_exit_at_a_fraction(macs, fraction):
     cost = Costs(sorted(macs), sorted(macs))
     exit = cost.exit_at(fraction)

@@ -61,6 +61,9 @@ def test_increase_over_opt():
     curve = anytime.Curve([0.4, 0.33, 0.22], [1.0, 1.0, 1.0], Costs([10, 50, 100], [1, 2, 3]), 100)
     assert curve.increase_over({1: 0.3, 2: 0.2}) == {1: pytest.approx(0.1), 2: pytest.approx(0.1)}
     assert curve.at(0.25) == (0, 0.4)
+    for fraction in (50, 0, -0.5, "0.5", None, float("nan")):
+        with pytest.raises(anytime.AnytimeError, match=r"fraction=.* must be a number > 0 and <= 1"):
+            curve.at(fraction)
     assert curve.record()["fractions"]["0.5"] == {"exit": 1, "fraction_used": 0.5, "error": 0.33}
     with pytest.raises(ValueError, match="exits here are 1 to 3"):
         curve.increase_over({3: 0.2})

@@ -62,11 +62,25 @@ def test_arrays_in_a_dict():
         (None, "the input is None; expected a tensor or an array"),
         ("image.png", "the input is a str; expected a tensor or an array"),
         ([[0.5, 0.5]], "the input is a list; expected a tensor or an array"),
+        ({"x": torch.zeros(1, 3, 16, 16)}, r"the input is a dict, which .* pass the tensor itself, x\['x'\]"),
+        (
+            (torch.zeros(1, 3, 16, 16), torch.zeros(1)),
+            r"is a tuple, which .* the tensor itself, x\[0\], without labels",
+        ),
     ],
 )
 def test_other_inputs_are_explained(way, x, message):
     with pytest.raises(anytime.AnytimeError, match=message):
         WAYS[way](NET, x)
+
+
+@pytest.mark.parametrize("way", ["predict", "start", "policy"])
+def test_containers_that_the_first_layer_does_not_take_are_explained(way):
+    heads = [nn.Linear(8, 3) for _ in range(3)]
+    net = anytime.AnytimeNetwork([nn.Flatten(), nn.Linear(8, 8), nn.Linear(8, 8)], heads).eval()
+    for x in ({"x": torch.zeros(2, 8)}, (torch.zeros(2, 8), torch.zeros(2)), [torch.zeros(2, 8)]):
+        with pytest.raises(anytime.AnytimeError, match=f"is a {type(x).__name__}, .* the tensor itself"):
+            WAYS[way](net, x)
 
 
 def test_errors_that_the_type_does_not_explain_stay():

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
-from anytime.errors import AnytimeError
+from anytime.errors import AnytimeError, check_number
 from anytime.meta import on_meta, shapes
 from anytime.network import AnytimeNetwork, eval_mode, tensors_of, weights_device
 
@@ -47,10 +47,14 @@ class Costs:
     def exit_at(self, fraction: float) -> int:
         """The last exit within a fraction of the total MACs; the first exit if even that one costs more.
 
+        Args:
+            fraction: above 0 and at most 1.
+
         Examples:
             >>> Costs(macs=[46, 80, 100], params=[1, 2, 3]).exit_at(0.75)
             0
         """
+        check_number("fraction", fraction, above=0, most=1)
         within = [i for i, macs in enumerate(self.macs) if macs <= fraction * self.macs[-1]]
         return within[-1] if within else 0
 

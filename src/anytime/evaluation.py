@@ -56,7 +56,7 @@ class Curve:
         return "\n".join([f"exit   cost  {self.metric}", *(f"{n:4} {cost:6.1%}  {error}" for n, (cost, error) in rows)])
 
     def at(self, fraction: float) -> tuple[int, float | None]:
-        """The exit chosen at a fraction of the total cost, and its error."""
+        """The exit chosen at a fraction of the total cost, above 0 and at most 1, and its error."""
         chosen = self.costs.exit_at(fraction)
         return chosen, self.errors[chosen]
 

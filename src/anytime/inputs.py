@@ -12,6 +12,9 @@ from torch.utils._pytree import tree_leaves, tree_map
 from anytime.errors import AnytimeError
 from anytime.network import AnytimeNetwork, tensors_of
 
+COMPLAINTS = (RuntimeError, TypeError, AttributeError)
+"""What networks raise about inputs of another type than they take."""
+
 
 def as_input(net: Any, x: Any) -> Any:
     """An input with its arrays as tensors: on the network's device, floats of its precision.
@@ -63,13 +66,18 @@ def explained(net: Any, x: Any) -> Iterator[None]:
     """Explain what the network raises if the type of the input is the likely cause."""
     try:
         yield
-    except (RuntimeError, TypeError) as error:
+    except COMPLAINTS as error:
         explain(error, net, x)
         raise
 
 
 def explain(error: Exception, net: Any, x: Any) -> None:
     """Raise an explanation of what the network raised, if the type of the input is the likely cause."""
+    if isinstance(x, dict | tuple | list) and type(x).__name__ in str(error):
+        meant = f"x[{next(iter(x))!r}]" if isinstance(x, dict) else "x[0], without labels"
+        raise AnytimeError(
+            f"the input is {_described(x)}, which this network does not take ({error}): pass the tensor itself, {meant}"
+        ) from error
     weight = _weight(net)
     for leaf in tensors_of(x):
         if weight is None or leaf.dtype == weight.dtype:

@@ -65,7 +65,20 @@ def test_a_risk(folder, capsys):
     assert code == 0, err
     net, data = anytime.load(folder), anytime.load_data("digits")
     assert anytime.Policy.load(folder) == anytime.calibrate(net, data.batches(data.validation), risk=0.1, delta=0.05)
-    assert "at most 10.00% of accuracy lost, in 95% of cases" in out
+    assert "at most 10 points of accuracy lost, with probability 95 %\n" in out
+
+
+def test_a_risk_that_cannot_be_kept_is_told_in_one_line(folder, capsys):
+    code, out, err = calibrate(folder, capsys, "--risk 0.01 --delta 0.001")
+    assert code == 0, err
+    assert "at most 1 point of accuracy lost, with probability 99.9 %; no sample leaves early\n" in out
+    assert err.splitlines()[-1] == (
+        "anytime: warning: 200 held-out samples are too few for a risk of 0.01 and a delta of 0.001: no sample will "
+        "leave early; give more held-out samples, or a larger risk or delta"
+    )
+    assert ".py" not in err
+    code, out, _ = calibrate(folder, capsys, "--risk 0.25")
+    assert "at most 25 points of accuracy lost, on average" in out
 
 
 @pytest.mark.parametrize(

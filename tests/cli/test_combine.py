@@ -26,6 +26,18 @@ def test_the_new_model_answers_as_in_python(run, trained, rule):
         assert (code, "holds a model: name another folder" in err) == (2, True)
 
 
+@pytest.mark.usefixtures("trained")
+def test_no_risk_is_promised_with_the_images_of_the_fit(run):
+    """The weights of ensemble are fitted on the validation images; a combination of that combination knows it too."""
+    for line in ("combine a --rule ensemble", "combine a-ensemble --rule product", "combine a --rule stacking"):
+        assert run(line)[0] == 0
+    for folder in ("a-ensemble", "a-ensemble-product"):
+        code, _, err = run(f"calibrate {folder} --risk 0.3")
+        assert (code, "validation images of digits" in err, "--data" in err) == (2, True, True)
+        assert run(f"calibrate {folder} --budget 0.7")[0] == 0
+    assert run("calibrate a-stacking --risk 0.3")[0] == 0
+
+
 def test_rules_that_must_be_trained_are_refused(run, trained):
     assert run(f"combine {trained} --rule boosting")[::2] == (
         2,

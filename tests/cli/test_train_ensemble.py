@@ -25,3 +25,5 @@ def test_to_resume_a_finished_ensemble_changes_nothing(run, tmp_path):
     assert code == 0, err
     assert {path.name: path.read_bytes() for path in tmp_path.joinpath("e").glob("*.json")} == before
     assert "policy.json" in before
+    code, _, err = run("calibrate e --risk 0.3")
+    assert (code, "validation images of digits" in err) == (2, True), "its exits were chosen with them"

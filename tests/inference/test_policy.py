@@ -1,6 +1,7 @@
 """Easy samples leave early: what calibrate and a policy promise."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -103,7 +104,13 @@ def test_a_policy_is_saved_with_the_model(tmp_path):
     policy.save(tmp_path)
     assert anytime.Policy.load(tmp_path) == policy
     content = json.loads((tmp_path / "policy.json").read_text())
-    for damage in ({"thresholds": [0.5]}, {"score": "hope"}, {"colour": "red"}, {"costs": [10**400] * 5}):
+    for damage in (
+        {"thresholds": [0.5]},
+        {"score": "hope"},
+        {"colour": "red"},
+        {"costs": [10**400] * 5},
+        {"unit": "fraction"},
+    ):
         forge_json(tmp_path / "policy.json", content | damage)
         with pytest.raises(anytime.AnytimeError, match="is damaged"):
             anytime.Policy.load(tmp_path)
@@ -178,3 +185,18 @@ def test_wrong_validation_data():
         anytime.calibrate(net, [(x, labels)], budget=0.1, unit="fraction")
     with pytest.raises(anytime.AnytimeError, match="the last 1"):
         anytime.calibrate(net, [(x, labels)], budget=50, unit="fraction")
+
+
+@pytest.mark.parametrize("unit", [None, "fraction", "macs", "seconds"])
+@pytest.mark.parametrize("budget", [0.1, 60])
+def test_a_budget_that_is_out_of_range_names_one_that_is_not(budget, unit):
+    net, batches = NETS["resann"]().eval(), [(torch.randn(8, 3, 16, 16), torch.randint(10, (8,)))]
+    if unit == "seconds":
+        budget /= 1e9
+    with pytest.raises(anytime.AnytimeError, match="choose a budget between") as error:
+        anytime.calibrate(net, batches, budget, unit)
+    least, most = map(float, re.search(r"between (\S+) and ([^\s;]+)", str(error.value)).groups())
+    if unit != "seconds":  # these are measured anew each time
+        assert anytime.calibrate(net, batches, least, unit).shares[0] > 0.99
+        assert anytime.calibrate(net, batches, most, unit).shares[-1] > 0
+        assert ("60 % of the cost is budget=0.6" in str(error.value)) == (budget == 60)

@@ -36,6 +36,7 @@ MISTAKES = {
         {},
         r"targets \(8, 1\); it takes logits N × C",
     ),
+    "a size of batches": (loader(X, Y), {"batch_size": 8}, "is for an anytime.Data; set it in the DataLoader"),
     "a name for a loss": (loader(X, Y), {"loss": "mse"}, r"loss='mse': expected a function of \(outputs, targets\)"),
     "a name for a metric": (loader(X, Y), {"metric": "f1"}, r"metric='f1': expected a function"),
     "a number for a loss": (loader(X, Y), {"loss": lambda _o, _t: 1.0}, "returned a float for 8 samples"),

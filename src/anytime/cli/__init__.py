@@ -2,6 +2,7 @@
 
 import os
 import sys
+import warnings
 from typing import NoReturn
 
 import torch
@@ -26,16 +27,27 @@ def main() -> NoReturn:
         words.remove("--trust")
         os.environ[TRUST] = "1"
     try:
-        status = app(words, standalone_mode=False, prog_name="anytime")
+        with warnings.catch_warnings():  # which puts back how warnings are shown
+            warnings.showwarning = _show_warning
+            status = app(words, standalone_mode=False, prog_name="anytime")
     except KeyboardInterrupt:
         status = 130
     except Exception as error:
         message = _explain(error)
         if message is None:
             raise
-        print("anytime: " + " ".join(message.split()), file=sys.stderr)
+        _say(message)
         status = 2
     sys.exit(status if isinstance(status, int) else 0)
+
+
+def _say(message: str) -> None:
+    print("anytime: " + " ".join(message.split()), file=sys.stderr)
+
+
+def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
+    """A warning as one line, without the line of code that it comes from."""
+    _say(f"warning: {message}")
 
 
 def _explain(error: Exception) -> str | None:

@@ -50,7 +50,10 @@ def combine_command(
         collect(each, images.batches(images.test, device=where)).wrong.double().mean(1).tolist()
         for each in (net, combined)
     )
-    about = {key: value for key, value in asked_of(run).items() if key in ("data", "size")}
+    asked = asked_of(run)
+    about = {key: asked[key] for key in ("data", "size", "fitted_on") if key in asked}
+    if rule == "ensemble":  # no risk can be promised with these images any more
+        about["fitted_on"] = [*about.get("fitted_on", []), data or asked["data"]]
     save(combined, target, model=name_of(combined.config) or rule, **about)
     show(compared_table(before, after, f"Test errors of {run}", ("each exit's own", rule)))
     print(f"Wrote {target}; serve it with: anytime serve {target}")

@@ -141,6 +141,8 @@ def calibrate_command(
     """
     if (budget is None) == (risk is None) or (risk is None and delta is not None):
         raise AnytimeError("give either --budget, or --risk with or without --delta (see: anytime calibrate --help)")
+    if risk is not None:
+        _check_unseen(run, data)
     net = load(run).to(device_named(device))
     images = prepared(net, run, data_of(run, data))
     where = weights_device(net)
@@ -158,15 +160,32 @@ def calibrate_command(
         print(json.dumps(record | {"images": len(exits), "error": error, "last_exit_error": whole}, indent=2))
         return
     if risk is not None:
-        print(
-            f"at most {risk:.2%} of accuracy lost, {'on average' if delta is None else f'in {1 - delta:.0%} of cases'}"
-        )
+        print(_promise(risk, delta) + ("; no sample leaves early" if policy.shares[-1] == 1 else ""))
     print(
         f"budget {_amount(policy, policy.budget)} per sample ({policy.budget / policy.costs[-1]:.1%} of the whole "
         f"network)\non {len(exits):,} test images: {_amount(policy, spent)} spent ({spent / policy.budget - 1:+.1%} "
         f"against the budget), {error:.2%} error; with all samples at the last exit: {whole:.2%}\n"
         f"Wrote {path}; use it with: anytime.Policy.load({str(run)!r}).predict(net, batch)"
     )
+
+
+def _check_unseen(run: Path, data: str | None) -> None:
+    """Refuse to promise a risk with images that something in this model was fitted on."""
+    asked = asked_of(run)
+    fitted_on = asked.get("fitted_on", [])
+    if (run / "run.json").is_file() and read_run(run).get("ensemble"):
+        fitted_on = [asked.get("data")]  # the offered exits were chosen with them
+    if (data or asked.get("data")) in fitted_on:
+        raise AnytimeError(
+            f"{run} was fitted on the validation images of {data or asked['data']}, so they promise no risk: name "
+            "images that it has not seen with --data, or give a --budget"
+        )
+
+
+def _promise(risk: float, delta: float | None) -> str:
+    points = f"{100 * risk:.10g}"
+    sure = "on average" if delta is None else f"with probability {100 * (1 - delta):.10g} %"
+    return f"at most {points} point{'s' * (points != '1')} of accuracy lost, {sure}"
 
 
 def _amount(policy: anytime.Policy, cost: float) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from math import inf
+from math import ceil, floor, inf, log10
 from typing import Any
 
 import torch
@@ -20,6 +20,9 @@ from anytime.inference.temperature import fit_temperatures
 from anytime.inference.thresholds import RULES
 from anytime.inputs import explained
 from anytime.network import AnytimeNetwork, eval_mode, tensors_of
+
+BUDGET_UNITS = (*UNITS, "fraction")
+"""Of the budget that is asked for; a fraction of the MACs becomes MACs."""
 
 
 def calibrate(
@@ -80,8 +83,8 @@ def calibrate(
         budget = check_number("budget", budget)
     if unit is None:
         unit = "fraction" if budget is not None and budget <= 1 else "macs"
-    if unit not in UNITS:
-        raise AnytimeError(f"unit={unit!r} must be one of {', '.join(UNITS)}")
+    if unit not in BUDGET_UNITS:
+        raise AnytimeError(f"unit={unit!r} must be one of {', '.join(BUDGET_UNITS)}")
     if (budget is None) == (risk is None) or (risk is None and not (delta is None and labels)):
         raise AnytimeError(
             "calibrate takes either a budget, or a risk with or without delta and labels=False: "
@@ -107,7 +110,9 @@ def calibrate(
 
 def _without_labels(net: AnytimeNetwork, item: Any) -> Batch:
     """A batch of inputs alone, or of inputs and labels that do not count, with placeholders for the labels."""
-    if isinstance(item, Mapping):
+    if isinstance(item, Batch):
+        item = item.inputs, None
+    elif isinstance(item, Mapping):
         item = item if any(name in item for name in TARGETS) else {**item, TARGETS[0]: None}
     elif not (isinstance(item, tuple | list) and len(item) == 2):
         item = item[0] if isinstance(item, tuple | list) and len(item) == 1 else item, None
@@ -176,9 +181,9 @@ def _meet(
     whole = costs[-1] if unit == "fraction" else 1.0
     least, most = costs[0] / whole, costs[-1] / whole
     if not least <= budget <= (most if unit == "fraction" else inf):
-        hint = '; for a share of the cost, pass unit="fraction"' if unit != "fraction" and 0 < budget <= 1 else ""
         raise AnytimeError(
-            f"budget={budget:.4g} ({unit} per sample): the first exit takes {least:.4g}, the last {most:.4g}{hint}"
+            f"budget={budget:.4g} ({unit} per sample): the first exit takes {least:.4g}, the last {most:.4g}; choose a "
+            f"budget between {_rounded_up(least):.4g} and {most:.4g}{_meant(budget, unit)}"
         )
     budget, unit = budget * whole, "macs" if unit == "fraction" else unit
     each = torch.tensor(costs, dtype=torch.float64)
@@ -192,6 +197,21 @@ def _meet(
         low, high = (middle, high) if each[left].mean() <= budget else (low, middle)
     thresholds, left = thresholds_by(scores, low)
     return Policy(score, thresholds, temperatures, costs, shares(left, len(costs)), budget, unit)
+
+
+def _rounded_up(least: float) -> float:
+    """To the four digits that are shown, so that what is shown is enough."""
+    digit = 10.0 ** (floor(log10(least)) - 3) if least > 0 else 1.0
+    return ceil(least / digit) * digit
+
+
+def _meant(budget: float, unit: str) -> str:
+    """What a budget that is out of range was probably meant to be."""
+    if unit == "macs" and 0 < budget <= 1:
+        return '; for a share of the cost, pass unit="fraction"'
+    if unit != "seconds" and 1 < budget <= 100:
+        return f"; {budget:g} % of the cost is budget={budget / 100:g}"
+    return ""
 
 
 @dataclass(frozen=True)

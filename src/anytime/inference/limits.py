@@ -13,7 +13,7 @@ from torch import Tensor
 from anytime.cost import Costs, known_costs
 from anytime.errors import AnytimeError, check_integer
 from anytime.inference.clock import Clock
-from anytime.inputs import as_input, explain, explained
+from anytime.inputs import COMPLAINTS, as_input, explain, explained
 from anytime.meta import shapes_later
 from anytime.network import Step
 
@@ -245,7 +245,7 @@ def _timed_walk(net: Any, x: Any, clock: Clock) -> Iterator[Callable[[], Tensor]
             clock.stage_ended(reached is not None)
             first = False
             yield reached
-    except (RuntimeError, TypeError) as error:
+    except COMPLAINTS as error:
         if first:
             explain(error, net, x)
         raise

@@ -22,7 +22,8 @@ FILE = "policy.json"
 SCORES = ("confidence", "entropy", "margin", "patience")
 ScoreFunction = Callable[[Tensor], Tensor]
 """From the outputs of an exit to one number per sample; higher means surer."""
-UNITS = ("macs", "seconds", "fraction")
+UNITS = ("macs", "seconds")
+"""Of a policy's costs and budget."""
 
 
 class Answers(NamedTuple):

@@ -72,7 +72,10 @@ def control_risk(
     taken = last_safe(gap_losses(testing, exits), risk, delta)
     if taken < 0:
         warnings.warn(
-            f"{len(outputs.labels)} held-out samples are too few for a risk of {risk:g}: no sample will leave early",
+            f"{len(outputs.labels)} held-out samples are too few for a risk of {risk:g}"
+            + ("" if delta is None else f" and a delta of {delta:g}")
+            + ": no sample will leave early; give more held-out samples, or a larger risk"
+            + ("" if delta is None else " or delta"),
             stacklevel=3,
         )
         taken = 0

@@ -12,7 +12,7 @@ from torch import nn
 from anytime.data.augmentation import Augmentation
 from anytime.data.dataset import Data
 from anytime.data.images import Images
-from anytime.errors import AnytimeError, check_integer, check_number
+from anytime.errors import AnytimeError, check_integer, check_number, shown
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,9 @@ class Recipe:
         for name in ("ema", "label_smoothing"):
             check_number(name, getattr(self, name), below=1)
         check_number("distill", self.distill, most=1)
+        for name in ("flip", "equilibrium"):
+            if not isinstance(getattr(self, name), bool):
+                raise AnytimeError(f"{name}={shown(getattr(self, name))} must be True or False")
         for drop in self.drops:
             check_number("drops", drop)
         check_number("warmup", self.warmup, below=1)
@@ -148,6 +151,8 @@ def recipe_with(recipe: Recipe | None, data: Any, changes: Mapping[str, Any]) ->
     if not isinstance(data, Data):
         if asked := [name for name in ("pad", "flip", "blur") if changes.get(name)]:
             raise AnytimeError(f"{asked[0]}= is for images of an anytime.Data; augment other batches in their loader")
+        if "batch_size" in changes:
+            raise AnytimeError("batch_size= is for an anytime.Data; set it in the DataLoader")
         recipe = recipe or Recipe()
     elif recipe is None:
         recipe = RECIPES[recipe_for(data.name, streamed=not isinstance(data.train, Images))]
