@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import cache, partial
+from typing import NamedTuple
 
 import torch
 
@@ -19,7 +20,7 @@ from experiments.comparison import (
     opt_errors,
     split,
 )
-from experiments.presets import NARROW, make
+from experiments.presets import MODELS, NARROW, make
 from experiments.records import Records, Section, opt_exits
 from experiments.runner import Run
 
@@ -42,19 +43,36 @@ SCHEMES = LINEAR | {
 HEADS = "MLP heads"
 """At the end of a row's label."""
 OPT_MLP = f"{OPT}, {HEADS}"
-SETTINGS: dict[str, list[tuple[str, str, int, dict[str, str]]]] = {
+
+
+class Setting(NamedTuple):
+    """A network with linear heads, and what is trained to compare it with the same network with MLP heads."""
+
+    model: str
+    data: str
+    seeds: int
+    schemes: dict[str, str]
+    """Of the network with MLP heads."""
+    alone: bool = True
+    """Whether networks for one exit alone are trained."""
+
+
+SETTINGS = {
     "minutes": [],
-    "laptop": [(NARROW, "svhn", 3, SCHEMES), (NARROW, "cifar10", 3, LINEAR)],
-    "paper": [("resann-9-16", "svhn", 1, SCHEMES), ("resann-9-16", "cifar10", 1, SCHEMES)],
+    "laptop": [
+        Setting(NARROW, "svhn", 3, SCHEMES),
+        Setting(NARROW, "cifar10", 3, LINEAR),
+        Setting(MODELS["cifar10"], "cifar10", 3, LINEAR, alone=False),
+    ],
+    "paper": [Setting("resann-9-16", data, 1, SCHEMES) for data in ("svhn", "cifar10")],
 }
-"""Network, data set, number of seeds, and the schemes that it is trained with if it has MLP heads."""
 
 
 def runs(preset: str) -> list[Run]:
     """Seed by seed the schemes with both kinds of heads, and OPT."""
     made = {}
-    for model, data, seeds, schemes in SETTINGS[preset]:
-        alone = _alone(model) + _alone(model + MLP)
+    for model, data, seeds, schemes, with_opt in SETTINGS[preset]:
+        alone = _alone(model) + _alone(model + MLP) if with_opt else []
         for seed in range(seeds):
             each = [make(preset, model + MLP, data, split(scheme)[0], seed) for scheme in schemes]
             each += [make(preset, model, data, split(scheme)[0], seed) for scheme in LINEAR]
@@ -73,10 +91,10 @@ def _alone(model: str) -> list[tuple[int, str]]:
 
 
 def show(preset: str, records: Records) -> Section:
-    """Test errors at fractions of the cost, relative to OPT's and paired with them, with both kinds of heads."""
+    """Test errors with both kinds of heads, and their differences to OPT's, or to AdaLoss's where there is no OPT."""
     section = Section(TITLE, CLAIM, records.of(runs(preset)), len(runs(preset)))
     panels = {}
-    for model, data, seeds, schemes in SETTINGS[preset]:
+    for model, data, seeds, schemes, with_opt in SETTINGS[preset]:
         found = _found(preset, records, model, data, seeds, schemes)
         if not any(label.endswith(f", {HEADS}") for label in found):
             continue
@@ -88,8 +106,9 @@ def show(preset: str, records: Records) -> Section:
             rivals[f"{where}, with MLP heads too"] = own | {OPT: found[OPT_MLP]}
         for against, rows in rivals.items():
             add_increases(section, against, rows)
-            add_differences(section, against, rows, OPT)
-        panels[data] = _curves(preset, records, model, data, seeds)
+            add_differences(section, against, rows, OPT if OPT in rows else LINEAR["adaloss"])
+        if with_opt:
+            panels[data] = _curves(preset, records, model, data, seeds)
     if panels:
         curves = {name: curve for panel in panels.values() for name, curve in panel.items()}
         points = [name for name in curves if name.endswith(OPT)]

@@ -27,7 +27,7 @@ def plot_held(
         dashed: names whose lines are thin and dashed.
         points: names that are drawn as points, without a line.
         panels: by title, the names of the curves in a panel; panels stand side by side with the same scales.
-            Default: one panel with all of them.
+            Default: one panel with all of them. A name "title: rest" is shown as "rest".
     """
     plt = pyplot()
     panels = panels or {"": list(curves)}
@@ -39,7 +39,8 @@ def plot_held(
     for axis, (panel, names) in zip(axes[0], panels.items(), strict=True):
         shown = [name for name in curves if name in names]
         for name, color in zip(shown, colors_of(shown), strict=True):
-            _held(axis, name, curves[name], color, end, name in dashed, name in points)
+            label = name.removeprefix(f"{panel}: ")
+            _held(axis, label, curves[name], color, end, name in dashed, name in points)
         axis.set(xlabel="budget (million multiply-accumulates)", xlim=(0, end))
         finish(axis, panel)
     low, high = axes[0][0].get_ylim()
