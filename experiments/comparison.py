@@ -127,7 +127,7 @@ def add_differences(section: Section, where: str, found: Found, base: str) -> No
         )
         section.verdicts.append(
             f"**{where}**, {place} of the cost. Better than {base}: {'; '.join(better) or 'none'}. "
-            f"Worse: {'; '.join(worse) or 'none'}." + " Others: not decided." * (len(better + worse) < len(paired))
+            f"Worse: {'; '.join(worse) or 'none'}." + " Others: inconclusive." * (len(better + worse) < len(paired))
         )
     section.text.append(
         f"Test error on {where} minus {base}'s of the same seed, in points"

@@ -68,5 +68,5 @@ def compare(ours: str, theirs: str, difference: Interval, what: str = "test erro
     if difference.n == 1:
         return f"{said} (one seed: no interval)"
     low, high = sorted(100 * bound * (1 if side == "below" else -1) for bound in (difference.low, difference.high))
-    verdict = {"positive": "better", "negative": "worse", "open": "not decided"}
+    verdict = {"positive": "better", "negative": "worse", "open": "inconclusive"}
     return f"{said} (95 % interval {number(low)} to {number(high)}, n = {difference.n}): {verdict[difference.sign]}"

@@ -1,5 +1,6 @@
 import threading
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -98,3 +99,10 @@ def test_what_cannot_run_on_the_meta_device_is_counted_as_it_runs():
     assert anytime.costs(net, torch.empty(2, 8, device="meta")).macs == [2 * (64 + 24), 4 * (64 + 24)]
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
         anytime.costs(net, torch.zeros(2, 7))
+
+
+def test_an_example_is_an_input_not_a_shape():
+    net = anytime.create_model("resann-1-8")
+    assert anytime.costs(net, np.zeros((1, 3, 32, 32))) == anytime.costs(net, torch.zeros(1, 3, 32, 32))
+    with pytest.raises(anytime.AnytimeError, match="the input is a tuple; expected a tensor"):
+        anytime.costs(net, (1, 3, 32, 32))

@@ -238,7 +238,7 @@ def test_an_interval_holds_the_truth_95_times_of_100():
     [
         ([0.01, 0.011, 0.012], "1.10 points below that of B (95 % interval 0.85 to 1.35, n = 3): better"),
         ([-0.01, -0.011, -0.012], "1.10 points above that of B (95 % interval 0.85 to 1.35, n = 3): worse"),
-        ([0.01, -0.01, 0.02], "not decided"),
+        ([0.01, -0.01, 0.02], "inconclusive"),
         ([0.01], "1.00 points below that of B (one seed: no interval)"),
     ],
 )

@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_map
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from anytime.errors import AnytimeError, check_number
+from anytime.inputs import as_input
 from anytime.meta import on_meta, shapes
 from anytime.network import AnytimeNetwork, eval_mode, tensors_of, weights_device
 
@@ -77,6 +78,7 @@ def costs(net: AnytimeNetwork, example: Any) -> Costs:
         raise AnytimeError(
             f"costs expects an AnytimeNetwork, not a {type(net).__name__}: anytime.convert(model, example) makes one"
         )
+    example = as_input(net, example)
     if hasattr(net, "stated_costs"):  # an exported network's, counted when it was exported
         return net.stated_costs(example)  # type: ignore[operator]
     if not getattr(net, "paused_because", None):

@@ -29,7 +29,7 @@ class Boosting(Rule):
     """
 
     name = "boosting"
-    about_classes = False
+    needs_classes = False
 
     def __init__(self, exits: int, share: float = 0.5) -> None:
         super().__init__()

@@ -28,7 +28,7 @@ def combine(
 ) -> "CombinedNetwork":
     """A network whose exits answer with what all exits so far say together.
 
-    - ``ensemble``: a weighted mean of their log-probabilities, usually better than each of them.
+    - ``ensemble``: a weighted mean of their log-probabilities, usually a little better than the exit's own answer.
     - ``stacking``: a linear function of their logits, fitted on the training images.
     - ``product``: what no exit has ruled out; the probability of the truth rarely falls from exit to exit.
     - ``caching``: for each sample the surest answer so far.

@@ -19,12 +19,12 @@ class Rule(nn.Module):
     name: str
     """As ``combine`` takes it and ``config.json`` has it."""
 
-    about_classes: bool = True
+    needs_classes: bool = True
     """Whether the rule is about probabilities of classes, and takes no other outputs."""
 
     def __call__(self, exit: int, logits: Tensor, memory: Memory) -> Any:
         """``forward``, for outputs that the rule is about."""
-        if self.about_classes and (logits.ndim != 2 or logits.shape[-1] < 2):
+        if self.needs_classes and (logits.ndim != 2 or logits.shape[-1] < 2):
             raise AnytimeError(
                 f"rule={self.name!r} combines logits, samples × classes, of at least two classes, and the exits answer "
                 f'with shape {tuple(logits.shape)}: combine(net, "boosting") before training takes any outputs'

@@ -145,5 +145,5 @@ class AdaptiveScheme(WeightScheme):
         warnings.warn(
             f"{type(self).__name__} got a negative loss ({losses.min().item():.4g}): {self._if_negative}. Losses must "
             "be >= 0: subtract a lower bound from each before passing them, or use the scheme 'const' or 'linear'",
-            stacklevel=6,
+            stacklevel=6,  # the line that calls the scheme
         )
