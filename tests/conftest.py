@@ -9,7 +9,13 @@ import torch
 collect_ignore_glob = ["conftest.py", "*/conftest.py"]  # no doctests in them, and several of one name
 
 public.repair_torchvision()  # before Lightning, timm or transformers are imported, by a doctest too
-hypothesis.settings.register_profile("anytime", deadline=None, derandomize=True, max_examples=100)
+hypothesis.settings.register_profile(
+    "anytime",
+    deadline=None,
+    derandomize=True,
+    max_examples=100,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
 hypothesis.settings.load_profile("anytime")
 
 
