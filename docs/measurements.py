@@ -22,6 +22,8 @@ NETWORKS = [
     "svhn-15000-resann-5-8-patch2-adaloss-12-seed1",
     "cifar10-resann-9-16",
 ]
+RECOMMENDED = "cifar10-25000-resann-5-16-patch2-mlpheads-adaloss-60-seed0-stacking"
+"""Written by ``anytime combine``."""
 SERVING = [f"{SRC}/serving/{name}.py" for name in ("engine", "crew", "worker", "runner", "arena", "wire", "admission")]
 HTTP = [f"{SRC}/serving/{name}.py" for name in ("app", "server", "service", "predict", "images", "served")]
 LOAD = (
@@ -80,7 +82,7 @@ MEASUREMENTS = {
     "serving_kills": benchmark("serving_faults", SERVING, "kills resann-3-16 --seconds 60 --load 0.5"),
     "serving_cancels": benchmark("serving_faults", SERVING, "cancels resann-3-16 --seconds 30 --load 0.5"),
     "serving_soak": benchmark("serving_faults", SERVING, "soak resann-3-16 --seconds 600"),
-    "budgets": Measurement(f"anytime evaluate runs/{NETWORKS[0]} --budgets --data {{data}}", INFERENCE),
+    "budgets": Measurement(f"anytime evaluate runs/{RECOMMENDED} --budgets --data {{data}}", INFERENCE),
     **{
         f"convert_{name}_{scheme}": Measurement(
             f"python examples/convert_cifar.py {options.replace('{scheme}', scheme)} --output runs/convert_{name}_{scheme}",
