@@ -266,7 +266,9 @@ def draw() -> None:
     found = results("budgets")
     curve = Curve(found["errors"], found["errors"], Costs(found["macs"], found["macs"]), found.get("images", 10_000))
     points = [Budgeted(**{"shares": [], **point}) for point in found["budgets"]["common"]]
-    plot_budgets(curve, {"confidence": points}, DOCS / "early-exit.png", "ResANN(5, 16) with MLP heads on CIFAR-10, stacked")
+    plot_budgets(
+        curve, {"confidence": points}, DOCS / "early-exit.png", "ResANN(5, 16) with MLP heads on CIFAR-10, stacked"
+    )
 
 
 def digest(code: Sequence[str]) -> str:

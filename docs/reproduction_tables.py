@@ -127,6 +127,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "cifar10_stacked_over_opt": lambda: ", ".join(extras(CIFAR_OVER_OPT)["AdaLoss, stacked"]),
     "cifar10_best_over_opt": lambda: ", ".join(extras(CIFAR_OVER_OPT)[STACKED]),
     **{f"{data}_heads": lambda where=where: extras_table(f"{where} in %") for data, where in HEADS.items()},
+    "cifar10_wide_heads": lambda: extras_table("cifar10 (resann-5-16-patch2, heads, 3 seeds) in %"),
     **{
         f"{data}_heads_over_{opt}": lambda where=where, words=words: ", ".join(extras(where + words)[MLP_STACKED])
         for data, where in HEADS.items()

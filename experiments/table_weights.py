@@ -109,8 +109,8 @@ def show(preset: str, records: Records) -> Section:
     if NARROW_CIFAR in errors:
         section.text.append(
             f"{NARROW_CIFAR} is {NARROW}, of a quarter of {MODELS['cifar10']}'s cost. It was added when five seeds of "
-            "the larger one were inconclusive; its seed 0 was a pilot, after which four more were fixed. OPT is trained "
-            f"for the narrow one only. {BOTH_CIFAR}: the differences of both networks together."
+            "the larger one were inconclusive; its seed 0 was a pilot, after which four more were fixed. OPT is "
+            f"trained for the narrow one only. {BOTH_CIFAR}: the differences of both networks together."
         )
     _add_increases(section, errors)
     _add_differences(section, paired)
