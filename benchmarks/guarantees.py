@@ -9,6 +9,7 @@ validation images, drawn at random, calibrate; the others tell what comes of it.
 
 import argparse
 import statistics
+import sys
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from multiprocessing import get_context
@@ -27,6 +28,8 @@ from anytime.files import read_json
 from anytime.inference.conformal import fit_sets
 from anytime.inference.risk import candidates, exits_at, gap_losses, last_safe, surest
 from anytime.inference.temperature import fit_temperatures
+
+sys.path.append(str(Path(__file__).parents[1]))  # of the experiments
 from experiments.runner import find_data
 
 RISKS = (0.005, 0.01, 0.02)
@@ -166,6 +169,7 @@ def combinations(outputs: Outputs, held_out: int) -> dict[str, dict[str, Any]]:
 
 
 def main(runs: list[Path], folder: Path, count: int, jobs: int) -> None:
+    torch.set_num_threads(1)  # processes that are forked after several threads have run would hang
     print(machine())
     for run in runs:
         outputs, held_out, costs = outputs_of(run, folder)

@@ -14,6 +14,10 @@ from typing import Any
 
 import torch
 
+_script = sys.modules["__main__"]
+if sys.argv[1:] in (["--help"], ["-h"]) and not hasattr(_script, "argparse"):  # which prints its own
+    print(_script.__doc__)
+    sys.exit()
 RESULTS: dict[str, dict[str, Any]] = {"figures": {}, "facts": {}, "verdicts": {}}
 JSON = "--json" in sys.argv
 if JSON:
