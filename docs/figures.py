@@ -207,6 +207,14 @@ FIGURES: dict[str, Figure] = {
         for name, table in guarantee_tables.TABLES.items()
     },
     **{
+        f"guarantees_heads_{what}": lambda what=what, digits=digits: ", ".join(
+            percent(facts["risk"][f"delta, risk {risk}"][what], digits)
+            for facts in results("guarantees_heads")["facts"].values()
+            for risk in ("0.005", "0.01", "0.02")
+        )
+        for what, digits in (("saved", 0), ("exceeded", 1))
+    },
+    **{
         f"extras_{extra.replace('-', '_')}": ratio("extras", f"time of a step, {extra} / AdaLoss alone")
         for extra in ("equilibrium", "distillation", "boosting", "annealed", "first-order", "famo", "mlpheads")
     },

@@ -72,7 +72,9 @@ MEASUREMENTS = {
     "eann_parallel": benchmark("eann_parallel", TEAM, "30"),
     "eann_parallel_ray": benchmark("eann_parallel", TEAM, "30 --ray"),
     "extras": benchmark("extras", TRAINING),
-    "guarantees_heads": benchmark("guarantees", GUARANTEES, f"--data data runs/{RECOMMENDED.removesuffix('-stacking')}"),
+    "guarantees_heads": benchmark(
+        "guarantees", GUARANTEES, f"--data data runs/{RECOMMENDED.removesuffix('-stacking')}"
+    ),
     "guarantees": benchmark("guarantees", GUARANTEES, "--data data " + " ".join(f"runs/{name}" for name in NETWORKS)),
     "serving_optimum": benchmark("serving_optimum", SCHEDULER),
     "serving_rush": benchmark("serving_rush", SCHEDULER, "runs/cifar10-resann-9-16"),
