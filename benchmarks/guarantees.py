@@ -29,7 +29,7 @@ from anytime.inference.conformal import fit_sets
 from anytime.inference.risk import candidates, exits_at, gap_losses, last_safe, surest
 from anytime.inference.temperature import fit_temperatures
 
-sys.path.append(str(Path(__file__).parents[1]))  # of the experiments
+sys.path.append(str(Path(__file__).parents[1]))  # the project's root, where experiments/ is
 from experiments.runner import find_data
 
 RISKS = (0.005, 0.01, 0.02)

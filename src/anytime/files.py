@@ -166,6 +166,13 @@ def _flush_folder(folder: Path) -> None:
             os.close(descriptor)
 
 
+def why_absent(folder: Path, name: str) -> str:
+    """Why a folder's file cannot be read, for an error."""
+    if folder.is_dir():
+        return f"it has no {name}"
+    return "it is a file" if folder.exists() else "there is no such folder"
+
+
 def open_regular(path: Path) -> BinaryIO:
     """Open a file for reading; OSError for a pipe or a device, which might never end."""
     nonblocking = getattr(os, "O_NONBLOCK", 0)  # or opening a pipe waits for a writer

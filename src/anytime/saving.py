@@ -22,7 +22,16 @@ from anytime.ensemble.eann import EANN
 from anytime.ensemble.eann import NAME as ENSEMBLE
 from anytime.errors import AnytimeError, check_integer
 from anytime.evaluation import Curve
-from anytime.files import check_tensors, json_text, locked, pack, read_json, read_tensors, write_together
+from anytime.files import (
+    check_tensors,
+    json_text,
+    locked,
+    pack,
+    read_json,
+    read_tensors,
+    why_absent,
+    write_together,
+)
 from anytime.hub import address, fetch, prepared, publish
 from anytime.inference.batch_times import FILE as BATCH_TIMES
 from anytime.inference.conformal import FILE as SETS
@@ -132,8 +141,7 @@ def load(folder: str | Path, net: AnytimeNetwork | None = None, *, trust: bool =
 def _read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """The two files, if they are unaltered and belong together."""
     if not (folder / CONFIG).exists():
-        missing = "it is a file" if folder.exists() else "there is no such folder"
-        what = f"it has no {CONFIG}" if folder.is_dir() else missing
+        what = why_absent(folder, CONFIG)
         hint = ""
         if (folder / "run.json").is_file():
             what = "its training run has not ended yet"

@@ -78,7 +78,7 @@ def train(
 
     Examples:
     - `anytime train --model resann-3-16 --data digits --epochs 20`
-    - What our measurements recommend: `anytime train --model resann-7-16 --data cifar10 --scheme annealed --boosting`
+    - What we recommend, followed by anytime combine: `anytime train --model resann-7-16-mlpheads --data cifar10`
     - `anytime train --output runs/digits-resann-3-16-adaloss-seed0 --resume`
     - Convert a model and train it: `anytime train --model timm:resnet18 --exits 4 --data cifar10`
     - On two devices: `torchrun --nproc-per-node 2 -m anytime train --model resann-7-16 --data cifar10`

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from anytime.cost import Costs
 from anytime.errors import AnytimeError
 from anytime.export.graphs import LOGITS, Value
-from anytime.files import json_text, open_regular, read_json
+from anytime.files import json_text, open_regular, read_json, why_absent
 from anytime.inference.policy import Policy
 from anytime.preprocessing import Preprocessing
 
@@ -103,8 +103,7 @@ def read_description(folder: Path) -> Description:
     """Read ``anytime.json``; what is altered or makes no sense is refused."""
     path = folder / FILE
     if not path.is_file():
-        missing = "it is a file" if folder.exists() else "there is no such folder"
-        what = f"it has no {FILE}" if folder.is_dir() else missing
+        what = why_absent(folder, FILE)
         raise AnytimeError(f"{folder} is not an exported network: {what} (anytime export RUN --to onnx writes one)")
     content = read_json(path, sealed=True)
     try:
