@@ -17,6 +17,7 @@ EXPERIMENTS = (
     "variants",
     "extras",
     "heads",
+    "planned",
 )
 
 

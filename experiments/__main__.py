@@ -38,6 +38,7 @@ def parser() -> argparse.ArgumentParser:
     commands = whole.add_subparsers(dest="command", required=True, metavar="{run,report}")
     run = commands.add_parser("run", help="train what has no record yet, then show the result", **text)
     run.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join(EXPERIMENTS)}; all if none is given")
+    run.add_argument("--only", metavar="DATA", help="train only on these data sets, e.g. svhn or cifar10,cifar100")
     run.add_argument("--data", type=Path, metavar="DIR", help="folder with the data sets; default: download them")
     run.add_argument(
         "--jobs", type=int, default=0, metavar="N", help="trainings at a time; default: one per GPU or core"
@@ -91,6 +92,8 @@ def run(options: argparse.Namespace) -> None:
             print(f"{name:20} {len(done.of(runs)):3} of {len(runs):3} runs done   {load(name).TITLE}")
         return
     runs = missing(names, options.preset, done)
+    if options.only:
+        runs = [run for run in runs if run.data in options.only.split(",")]
     for data in sorted({run.data for run in runs}) if options.data else ():
         find_data(options.data, data)
     at_once = options.jobs or torch.cuda.device_count() or cores()

@@ -1,7 +1,8 @@
-"""Two variants of CONST that show where AdaLoss's gain comes from; they are not part of the library.
+"""Schemes that show where AdaLoss's gain comes from; they are not part of the library.
 
-``scaled-const`` keeps CONST's balance between the exits and takes AdaLoss's step size: does the balance help, or
-only that the shared layers receive smaller gradients? ``random-const`` is CONST as the paper's authors' scripts ran it.
+``power:p=2`` and ``static-law`` vary how much weight is at the late exits. ``scaled-const`` keeps CONST's balance
+between the exits and takes AdaLoss's step size: does the balance help, or only that the shared layers receive smaller
+gradients? ``random-const`` is CONST as the paper's authors' scripts ran it.
 """
 
 from collections.abc import Sequence
@@ -62,8 +63,34 @@ class RandomConst(Const):
         return super().forward(losses)
 
 
+class PowerLoss(AdaLoss):
+    """Weights inversely proportional to a power of the average loss: B_i = (1 − γ) (min_j ℓ̂_j / ℓ̂_i)^p + γ.
+
+    With p = 0 it is CONST, with p = 1 AdaLoss; the larger p, the more of the weight is where the losses are small.
+    """
+
+    def __init__(self, exits: int, p: float = 1.0, **options: float) -> None:
+        super().__init__(exits, **options)
+        self.p = p
+
+    def _balanced(self) -> Tensor:
+        ratio = (super()._balanced() - self.gamma) / (1 - self.gamma)
+        return torch.lerp(ratio.clamp(min=0) ** self.p, torch.ones_like(ratio), self._gamma())
+
+
+class StaticLaw(Const):
+    """Constant weights by AdaLoss's law, for losses that fall geometrically from 1 at the first exit to ``ratio``."""
+
+    def __init__(self, exits: int, ratio: float = 0.01, gamma: float = 0.05) -> None:
+        super().__init__(exits)
+        losses = ratio ** torch.linspace(0, 1, exits, dtype=torch.float64)
+        self.weights.copy_((1 - gamma) * losses[-1] / losses + gamma)
+
+
 def create_scheme(name: str, net: AnytimeNetwork) -> nn.Module:
     """A scheme of the library or a control by its name, where the network is."""
     controls = {"scaled-const": lambda: ScaledConst(net), "random-const": lambda: RandomConst(net.exits)}
+    controls |= {"static-law": lambda: StaticLaw(net.exits)}
+    controls |= {f"power:p={p:g}": lambda p=p: PowerLoss(net.exits, p) for p in (0.5, 2)}
     scheme = controls[name]() if name in controls else anytime.create_scheme(name, net.exits)
     return scheme.to(next(net.parameters()).device)

@@ -6,6 +6,7 @@ python -P experiments/runner.py '{"model": "resann-3-32", "data": "cifar10", …
 """
 
 import json
+import subprocess
 import sys
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -36,6 +37,7 @@ class Run:
         seed: of the first weights, the images' order and the choice of a part of them.
         images: how many to train on; all if None.
         recipe: what ``Recipe`` takes, where it differs from its defaults.
+        tag: names a recipe that differs from its data set's usual one; part of the name.
     """
 
     model: str
@@ -44,16 +46,17 @@ class Run:
     seed: int = 0
     images: int | None = None
     recipe: dict[str, Any] = field(default_factory=dict)
+    tag: str = ""
 
     @property
     def name(self) -> str:
         """Of its folder and record."""
-        words = [self.data, self.images or "all", self.model, self.scheme, self.recipe["epochs"], f"seed{self.seed}"]
-        return "-".join(map(str, words)).replace(":", "-")
+        words = [self.data, self.images or "all", self.model, self.scheme, self.recipe["epochs"], self.tag]
+        return "-".join(map(str, filter(None, [*words, f"seed{self.seed}"]))).replace(":", "-")
 
     def as_json(self) -> dict[str, Any]:
-        """As a record has it."""
-        return json.loads(json.dumps(asdict(self)))
+        """As a record has it; an empty tag is left out."""
+        return {key: value for key, value in json.loads(json.dumps(asdict(self))).items() if key != "tag" or value}
 
     def load_data(self, folder: Path | None) -> anytime.Data:
         """The images, from a folder that has the data sets in it or from the Hub; normalized by all of them."""
@@ -120,6 +123,7 @@ class Run:
         about = read_json(folder / "run.json")
         return {
             "name": self.name,
+            "commit": commit(),
             "run": self.as_json(),
             "data": {"name": data.name, "classes": len(data.classes), "shape": list(data.shape)},
             "versions": {"anytime": anytime.__version__, **about["versions"]}
@@ -133,8 +137,23 @@ class Run:
             "params": test.costs.params[-1],
             "weights": log[-1]["weights"],
             "train": log[-1]["train"],
+            # How the losses and weights came about: one row an epoch, one number an exit.
+            "epochs": {
+                "losses": [_rounded(epoch["train"]["losses"]) for epoch in log],
+                "weights": [_rounded(epoch["weights"]) for epoch in log],
+            },
             **measured,
         }
+
+
+def commit() -> str:
+    """The commit of the code that runs, with a plus if files were changed since; empty outside a clone."""
+    command = ["git", "describe", "--always", "--abbrev=9", "--dirty=+", "--exclude=*"]
+    return subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True).stdout.strip()
+
+
+def _rounded(values: list[float] | None) -> list[float | None] | None:
+    return values and [None if value is None else float(f"{value:.4g}") for value in values]
 
 
 def _measured(curve: Curve) -> dict[str, Any]:
