@@ -69,8 +69,8 @@ class PowerLoss(AdaLoss):
     With p = 0 it is CONST, with p = 1 AdaLoss; the larger p, the more of the weight is where the losses are small.
     """
 
-    def __init__(self, exits: int, p: float = 1.0, **options: float) -> None:
-        super().__init__(exits, **options)
+    def __init__(self, exits: int, p: float = 1.0) -> None:
+        super().__init__(exits)
         self.p = p
 
     def _balanced(self) -> Tensor:

@@ -8,6 +8,7 @@ python -P experiments/runner.py '{"model": "resann-3-32", "data": "cifar10", …
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -152,8 +153,8 @@ def commit() -> str:
     return subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True).stdout.strip()
 
 
-def _rounded(values: list[float] | None) -> list[float | None] | None:
-    return values and [None if value is None else float(f"{value:.4g}") for value in values]
+def _rounded(values: Sequence[float | None]) -> list[float | None]:
+    return [None if value is None else float(f"{value:.4g}") for value in values]
 
 
 def _measured(curve: Curve) -> dict[str, Any]:
