@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 
@@ -42,7 +41,7 @@ def digits(scheme="adaloss", model="resann-1-4", **changes):
 
 def runner(run, folder):
     places = ["", str(folder / "runs"), str(folder / "records"), "False", "float32"]
-    return [str(ROOT / "experiments/runner.py"), json.dumps(asdict(run)), *places]
+    return [str(ROOT / "experiments/runner.py"), json.dumps(run.as_json()), *places]
 
 
 def test_a_run_leaves_a_record_and_is_not_trained_again(tmp_path):
@@ -56,7 +55,7 @@ def test_a_run_leaves_a_record_and_is_not_trained_again(tmp_path):
     again = processes.run(runner(run, tmp_path), check=True)
     assert "epoch" not in again.stderr
     record = Records.read(tmp_path / "records")[run.name]
-    assert record["run"] == asdict(run)
+    assert record["run"] == run.as_json()
     assert record["seconds"] > 0
     assert record["versions"]["precision"] == "float32"
     assert record["versions"]["torch"] == torch.__version__
