@@ -200,6 +200,16 @@ def test_a_server_ends_in_an_orderly_way(serve_with, run_folder):
     assert set(outcomes) <= {200, 503, "closed"}
 
 
+def test_requests_that_do_not_arrive_keep_no_server_running(serve_with, run_folder):
+    with serve_with(run_folder, read=600.0, deadline=600.0, grace=0.1) as running, running.client() as client:
+        with socket.create_connection(("127.0.0.1", running.port), timeout=60) as unfinished:
+            unfinished.sendall(b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\nabc")
+            until(lambda: metric(client, "anytime_active_requests") == 1)
+            running.signal(signal.SIGTERM)
+            assert unfinished.recv(100).startswith(b"HTTP/1.1 503")
+        assert running.wait() == 0
+
+
 @pytest.mark.slow
 def test_sigterm_under_load(serve, run_folder):
     with serve(run_folder) as running:

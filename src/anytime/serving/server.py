@@ -168,7 +168,8 @@ class Server(uvicorn.Server):
     async def _drain(self) -> None:
         self.service.drain()
         end = time.monotonic() + self.service.limits.deadline
-        while self.service.active and time.monotonic() < end:
+        self._loop.call_later(self.service.limits.grace, self.service.refuse_others)
+        while self.service.exchanges and time.monotonic() < end:
             await asyncio.sleep(0.01)
         self.should_exit = True
 
