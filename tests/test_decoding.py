@@ -13,7 +13,7 @@ from PIL import Image
 
 import anytime
 from anytime.data.sources import read_folder
-from anytime.decoding import FORMATS, decode_image
+from anytime.decoding import FORMATS, check_jpeg, decode_image
 
 
 def saved(image, form, **options):
@@ -127,6 +127,32 @@ def test_a_damaged_png_is_refused():
         with pytest.raises(Exception):  # noqa: B017
             decode_image(whole[:i])
     assert np.asarray(decode_image(whole + b"what follows is ignored")).shape == (8, 8, 3)
+
+
+def test_scans_are_counted_before_anything_is_decoded():
+    """Each goes over all pixels, so a few bytes would keep a decoder busy; marks within other parts are none."""
+    image = Image.fromarray(images.some_pixels(1, size=64)[0])
+    assert check_jpeg(saved(image, "JPEG", comment=200 * b"\xff\xda")) == 1
+    many = saved(image, "JPEG", progressive=True)
+    count, last = check_jpeg(many), many[many.rindex(b"\xff\xc4") : -2]
+    assert count > 5
+    for more in (0, 100 - count):
+        assert check_jpeg(many[:-2] + more * last + many[-2:]) == count + more
+        assert decode_image(many[:-2] + more * last + many[-2:]).size == (64, 64)
+    with pytest.raises(ValueError, match="more than 100 scans"):
+        decode_image(many[:-2] + 100 * last + many[-2:])
+    with pytest.raises(ValueError, match=f"64×64 pixels in {count + 50} scans"):
+        decode_image(many[:-2] + 50 * last + many[-2:], largest=64 * 64)
+
+
+def test_files_of_countless_parts_are_refused():
+    jpeg = saved(Image.new("L", (8, 8)), "JPEG")
+    with pytest.raises(ValueError, match="65,536 parts"):
+        decode_image(jpeg[:2] + 70_000 * b"\xff\xfe\0\2" + jpeg[2:])
+    whole = png(8, 8, 8, 0, bytes(72))
+    empty = struct.pack(">I", 0) + b"teXt" + struct.pack(">I", zlib.crc32(b"teXt"))
+    with pytest.raises(ValueError, match="65,536 parts"):
+        decode_image(whole[:33] + 70_000 * empty + whole[33:])
 
 
 def test_a_decompression_bomb_is_refused(tmp_path):

@@ -1,6 +1,7 @@
 """Encoded image files to RGB images of 8 bits per channel."""
 
 import io
+import re
 import zlib
 from collections.abc import Iterable
 from typing import Any
@@ -25,6 +26,21 @@ No other format is tried, whatever a file is called: Pillow would start Ghostscr
 
 LARGEST = 89_478_485
 """Pixels that an image may have: the number from which Pillow warns of a decompression bomb."""
+
+
+PNG = b"\x89PNG\r\n\x1a\n"
+
+MOST_SCANS = 100
+"""Scans that a JPEG file may have: each goes over all of its pixels, even one of 42 bytes. Encoders write about ten."""
+
+FULL_SCANS = 16
+"""Scans of a JPEG file with as many pixels as are allowed; smaller ones may have more."""
+
+MOST_PARTS = 2**16
+"""Parts that a JPEG or PNG file may have: Pillow reads them one by one, in Python."""
+
+_MARKER = re.compile(rb"\xff[^\x00\x01\xd0-\xd8\xff]")
+"""The next part of a JPEG file: not a byte of pixels (0), nor one of the marks within them or without a length."""
 
 
 def decode_image(content: bytes, formats: Iterable[str] = FORMATS, largest: int = LARGEST) -> Any:
@@ -64,6 +80,9 @@ def to_rgb(image: Any) -> Any:
 def open_image(content: bytes, formats: Iterable[str] = FORMATS, largest: int = LARGEST) -> Any:
     """A Pillow image whose header has been read and whose pixels have not; see ``decode_image``."""
     pillow = require("PIL.Image", "data")
+    scans = check_jpeg(content) if content.startswith(b"\xff\xd8") else 1
+    if content.startswith(PNG):
+        check_png(content)
     try:
         image = pillow.open(io.BytesIO(content), formats=list(formats))
     except pillow.UnidentifiedImageError:  # its message names an object in memory
@@ -71,15 +90,29 @@ def open_image(content: bytes, formats: Iterable[str] = FORMATS, largest: int = 
         raise pillow.UnidentifiedImageError(message) from None
     if image.width * image.height > largest:
         raise ValueError(f"it has {image.width}×{image.height} pixels; at most {largest:,} are allowed")
-    if image.format == "PNG":
-        check_png(content)
+    if scans * image.width * image.height > FULL_SCANS * largest:
+        raise ValueError(f"it has {image.width}×{image.height} pixels in {scans} scans; save it as a baseline JPEG")
     return image
+
+
+def check_jpeg(content: bytes) -> int:
+    """The number of scans of a JPEG file, at most so many parts and scans; raises ``ValueError`` if there are more."""
+    scans = parts = at = 0
+    while (marker := _MARKER.search(content, at)) and content[marker.start() + 1] != 0xD9:  # its end
+        scans, parts = scans + (content[marker.start() + 1] == 0xDA), parts + 1
+        if scans > MOST_SCANS or parts > MOST_PARTS:
+            raise ValueError(f"it has more than {MOST_SCANS} scans or {MOST_PARTS:,} parts; save it as a baseline JPEG")
+        at = marker.end() + max(2, int.from_bytes(content[marker.end() : marker.end() + 2]))
+    return scans
 
 
 def check_png(content: bytes) -> None:
     """Compare the checksums of a PNG file's parts, which decoding does not; raises ``ValueError`` if one is wrong."""
-    at, kind = 8, b""
+    at, kind, parts = len(PNG), b"", 0
     while kind != b"IEND":
+        parts += 1
+        if parts > MOST_PARTS:
+            raise ValueError(f"the file has more than {MOST_PARTS:,} parts")
         if at + 12 > len(content) or (end := at + 8 + int.from_bytes(content[at : at + 4])) + 4 > len(content):
             raise ValueError("the file is cut short")
         kind = content[at + 4 : at + 8]

@@ -25,3 +25,12 @@ def bomb(side):
     packer = zlib.compressobj(9)
     rows = b"".join(packer.compress(bytes(3 * side + 1)) for _ in range(min(side, 200))) + packer.flush()
     return b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
+
+
+def many_scans(side, scans):
+    """A progressive JPEG of side × side gray pixels, with so many more scans of a few bytes each."""
+    buffer = io.BytesIO()
+    Image.new("L", (side, side), 128).save(buffer, "JPEG", progressive=True)
+    content = buffer.getvalue()
+    last = content[content.rindex(b"\xff\xc4") : -2]
+    return content[:-2] + scans * last + content[-2:]

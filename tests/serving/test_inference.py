@@ -1,21 +1,16 @@
 """The Open Inference Protocol over HTTP, as Triton's own client speaks it."""
 
-import asyncio
 import io
 import json
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from pictures import encoded
 from PIL import Image
-from starlette.exceptions import HTTPException
 
 import anytime
-from anytime.serving import inference
 from anytime.serving.limits import Limits
-from anytime.serving.service import ClientGoneError, Exchange
 
 INPUT = {"name": "input", "datatype": "FP32", "shape": [1, 1, 8, 8], "data": [0.0] * 64}
 
@@ -82,25 +77,6 @@ def test_pixels_and_encoded_images_are_preprocessed(triton, run_folder):
         assert np.allclose(answer.as_numpy("logits"), expected, atol=1e-4), kind
 
 
-@pytest.mark.parametrize("error", [HTTPException, ClientGoneError])
-def test_images_are_decoded_while_somebody_waits(monkeypatch, error):
-    connection, exchange, decoded = SimpleNamespace(lost=False), Exchange(), []
-    exchange.begin(600.0)
-
-    async def prepare(content, *_):
-        decoded.append(content)
-        if len(decoded) == 2:
-            connection.lost = error is ClientGoneError
-            exchange.deadline = 600.0 if connection.lost else 0.0
-
-    monkeypatch.setattr(inference, "prepare_soon", prepare)
-    request = SimpleNamespace(scope={"service": SimpleNamespace(limits=Limits()), "connection": connection})
-    images = SimpleNamespace(arrays={"input": np.array([b"a", b"b", b"c"], object)})
-    with pytest.raises(error):
-        asyncio.run(inference._batch(request, images, SimpleNamespace(preprocessing=prepare), exchange))
-    assert decoded == [b"a", b"b"]
-
-
 def test_triton_loads_a_model_again(triton):
     _, client = triton
     client.load_model("digits")
@@ -112,11 +88,15 @@ def test_triton_loads_a_model_again(triton):
     [
         ({"inputs": []}, 400, "expected one, called 'input'"),
         ({"inputs": [INPUT | {"name": "x"}]}, 400, "expected one, called 'input'"),
-        ({"inputs": [INPUT | {"shape": [0, 1, 8, 8], "data": []}]}, 400, ""),
+        ({"inputs": [INPUT | {"name": "x" * 3_000_000}]}, 400, f"['{'x' * 40}']; expected one, called 'input'"),
+        ({"inputs": [INPUT | {"shape": [0, 1, 8, 8], "data": []}]}, 400, "1 to 64 samples"),
+        ({"inputs": [INPUT | {"shape": [1, 0, 2**40, 2**40], "data": []}]}, 400, "expected [N, 1, 8, 8]"),
+        ({"inputs": [INPUT | {"data": "deep"}]}, 400, "must be 64 elements"),
+        ({"inputs": [INPUT | {"datatype": "BYTES", "shape": [10**6], "data": [""] * 10**6}]}, 400, "1 to 64 samples"),
         ({"inputs": [INPUT | {"shape": [64]}]}, 400, "expected [N, 1, 8, 8]"),
         ({"inputs": [INPUT | {"shape": [65, 1], "data": [0] * 65}]}, 400, "1 to 64 samples"),
         ({"inputs": [INPUT | {"shape": [1, 1, 4, 4], "data": [0] * 16}]}, 400, "expected [N, 1, 8, 8]"),
-        ({"inputs": [INPUT | {"datatype": "UINT8", "shape": [1, 1, 4, 4], "data": [0] * 16}]}, 400, "the pixels have"),
+        ({"inputs": [INPUT | {"datatype": "UINT8", "shape": [1, 1, 4, 4], "data": [0] * 16}]}, 400, "[N, 1, 8, 8]"),
         ({"inputs": [INPUT | {"datatype": "BYTES", "shape": [1], "data": ["no image"]}]}, 400, "PNG, JPEG or WebP"),
         ({"inputs": [INPUT], "outputs": [{"name": "soul"}]}, 400, "there is no output 'soul'"),
         ({"inputs": [INPUT], "parameters": {"timeout": -5}}, 400, "timeout"),
@@ -124,7 +104,8 @@ def test_triton_loads_a_model_again(triton):
     ],
 )
 def test_what_cannot_be_answered_is_explained(client, change, status, reason):
-    reply = client.post("/v2/models/digits/infer", content=json.dumps(change))
+    body = json.dumps(change).replace('"deep"', 900 * "[" + 900 * "]")
+    reply = client.post("/v2/models/digits/infer", content=body)
     assert reply.status_code == status
     assert reason in reply.json()["error"]
 

@@ -8,7 +8,7 @@ import re
 import httpx
 import pytest
 import torch
-from pictures import bomb, encoded
+from pictures import bomb, encoded, many_scans
 from PIL import Image
 from waiting import until
 
@@ -52,9 +52,11 @@ def test_json_holds_images_or_numbers(client, run_folder):
     wrapped = {**body, "image": base64.encodebytes(content).decode()}
     for each in (body, numbers, wrapped):
         headers = {"Content-Type": "Application/JSON; charset=utf-8"}
-        answer = client.post("/predict", content=json.dumps(each), headers=headers).json()
-        assert answer["class"] == straight["class"]
-        assert answer["probability"] == pytest.approx(straight["probability"], abs=1e-5)
+        for space in (0, 100_000):  # a larger body is parsed in a thread
+            text = json.dumps(each) + space * " "
+            answer = client.post("/predict", content=text, headers=headers).json()
+            assert answer["class"] == straight["class"]
+            assert answer["probability"] == pytest.approx(straight["probability"], abs=1e-5)
 
 
 def events(text):
@@ -89,8 +91,11 @@ def test_a_deadline_that_nobody_can_keep_is_refused_at_once(client):
         ("/predict", encoded("GIF"), 400, "it is none"),
         ("/predict", encoded()[:-30], 400, "cannot read"),
         ("/predict", bomb(8_000), 400, "at most 25,000,000 are allowed"),
+        ("/predict", many_scans(5_000, 20), 400, "5000×5000 pixels in 26 scans"),
+        ("/predict", many_scans(8, 100), 400, "more than 100 scans"),
         ("/stream", bomb(20_000), 400, "decompression bomb"),
         ("/predict?deadline=soon", encoded(), 400, "such as 20ms"),
+        ("/predict?deadline=50", encoded(), 400, "with its unit (us, ms or s)"),
         ("/predict?deadline=61s", encoded(), 400, "at most 60 s"),
         ("/predict?model=nobody", encoded(), 404, "models are digits"),
         ("/stream?model=nobody", encoded(), 404, "models are digits"),
@@ -105,9 +110,12 @@ def test_what_cannot_be_answered_is_explained(client, path, content, status, rea
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
-        ({"input": [1, 2]}, "expected \\[N, 1, 8, 8\\]"),
-        ({"input": [[1, 2], [3]]}, "nested lists of numbers"),
-        ({"input": "five"}, "Expected `array"),
+        ({"input": [1, 2]}, "shape \\[1, 8, 8\\]: data must be 64 elements"),
+        ({"input": [[[1] * 32, [1] * 32]]}, "got the shape \\[1, 2, 32\\]"),
+        ({"input": [[[1] * 60, [1] * 4]]}, "inhomogeneous"),
+        ({"input": ["x" * 1000] + [""] * 63}, "Expected `float`, got `str`"),
+        ({"input": None}, "must be 64 elements"),
+        ({"input": "five"}, "must be 64 elements"),
         ({"input": [[[1e39] * 8] * 8]}, "infinite"),
         ({"input": too_large(), "deadline": "30s"}, "infinite or no number"),
         ({"image": "aGk="}, "PNG, JPEG or WebP"),

@@ -1,6 +1,7 @@
 """The Open Inference Protocol: what goes in comes out; whatever else comes is refused with a reason."""
 
 import json
+import tracemalloc
 from contextlib import suppress
 
 import hypothesis.extra.numpy as arrays
@@ -84,16 +85,23 @@ X = {"name": "x", "datatype": "FP32", "shape": [2], "data": [1, 2]}
     ("change", "reason"),
     [
         ({"datatype": "FP12"}, "must be one of"),
-        ({"shape": [3]}, "must be 3 numbers"),
-        ({"shape": [-2]}, "none of them negative"),
-        ({"shape": [1] * 9}, "at most 8"),
-        ({"data": ["1", "2"]}, "must be 2 numbers"),
-        ({"data": [[1], [2, 3]]}, "inhomogeneous"),
-        ({"data": None}, "must be 2 numbers"),
-        ({"datatype": "UINT8", "data": [1, 256]}, "out of range"),
-        ({"datatype": "UINT8", "data": [1, 2.5]}, "must be 2 numbers"),
-        ({"datatype": "BOOL"}, "must be 2 numbers"),
-        ({"datatype": "BYTES"}, "must be a flat list of 2 strings"),
+        ({"shape": [3]}, "must be 3 elements"),
+        ({"shape": [-2]}, "Expected `int` >= 0"),
+        ({"shape": [1] * 9}, "of length <= 8"),
+        ({"data": ["1", "2"]}, "must be 2 elements"),
+        ({"data": [[1], [2, 3]]}, "must be 2 elements.*got 3"),
+        ({"shape": [2, 2], "data": [[1], [2, 3, 4]]}, "inhomogeneous"),
+        ({"shape": [2, 2], "data": [[1], [2], [3], [4]]}, r"got the shape \[4, 1\]"),
+        ({"shape": [0, 2**31, 2**31], "data": []}, "stands for more than"),
+        ({"shape": [0, 10**30], "data": []}, "Expected `int` <="),
+        ({"data": [1, 10**400]}, "out of range"),
+        ({"datatype": "UINT64", "data": [1, 2**64]}, "must be 2 elements"),
+        ({"datatype": "UINT64", "data": [1, -1]}, "Expected `int` >= 0"),
+        ({"data": None}, "must be 2 elements"),
+        ({"datatype": "UINT8", "data": [1, 256]}, "Expected `int` <= 255"),
+        ({"datatype": "UINT8", "data": [1, 2.5]}, "must be 2 elements"),
+        ({"datatype": "BOOL"}, "must be 2 elements"),
+        ({"datatype": "BYTES"}, "Expected `str`, got `int`"),
         ({"parameters": {"binary_data_size": 8}}, "0 bytes are left"),
         ({"parameters": {"binary_data_size": True}}, "binary_data_size=True"),
         ({"name": 1}, "Expected `str`"),
@@ -102,6 +110,44 @@ X = {"name": "x", "datatype": "FP32", "shape": [2], "data": [1, 2]}
 def test_tensors_that_are_not_what_they_say(change, reason):
     with pytest.raises(AnytimeError, match=reason):
         parse_request(json.dumps({"inputs": [X | change]}).encode())
+
+
+def nested(depth):
+    return depth * b"[" + b"0" + depth * b"]"
+
+
+LONG_TEXT = b'["' + 2000 * b"x" + b'"' + 2000 * b',""' + b"]"
+
+
+@pytest.mark.parametrize(
+    ("datatype", "data"),
+    [
+        ("FP32", LONG_TEXT),
+        ("FP32", b"[" + 2000 * b"[]," + b"[]]"),
+        ("FP32", b"[[" + 2000 * b"0," + b"0]" + 2000 * b",[0]" + b"]"),
+        ("UINT64", nested(900)),
+        ("UINT64", LONG_TEXT),
+        ("BYTES", nested(900)),
+    ],
+)
+def test_nothing_is_made_of_elements_that_are_not_declared(datatype, data):
+    """A body takes memory in proportion to its size, whatever it holds."""
+    body = b'{"inputs":[{"name":"x","datatype":"%s","shape":[2001],"data":%s}]}' % (datatype.encode(), data)
+    with pytest.raises(AnytimeError):  # caches are filled
+        parse_request(body)
+    tracemalloc.start()
+    try:
+        with pytest.raises(AnytimeError, match="must be 2001 elements"):
+            parse_request(body)
+        assert tracemalloc.get_traced_memory()[1] < 50 * len(body) + 100_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_inputs_can_be_refused_before_their_data_are_read():
+    body = json.dumps({"inputs": [X | {"data": ["no", "numbers"]}]}).encode()
+    with pytest.raises(ZeroDivisionError):
+        parse_request(body, None, lambda _: 1 / 0)
 
 
 @pytest.mark.parametrize(

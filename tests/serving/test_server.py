@@ -200,6 +200,43 @@ def test_a_server_ends_in_an_orderly_way(serve_with, run_folder):
     assert set(outcomes) <= {200, 503, "closed"}
 
 
+def test_requests_that_do_not_arrive_keep_no_server_running(serve_with, run_folder):
+    with serve_with(run_folder, read=600.0, deadline=600.0, grace=0.1) as running, running.client() as client:
+        with socket.create_connection(("127.0.0.1", running.port), timeout=60) as unfinished:
+            unfinished.sendall(b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\nabc")
+            until(lambda: metric(client, "anytime_active_requests") == 1)
+            running.signal(signal.SIGTERM)
+            assert unfinished.recv(100).startswith(b"HTTP/1.1 503")
+        assert running.wait() == 0
+
+
+def test_a_port_belongs_to_one_server():
+    """Sockets can be bound to one port by several processes, as long as none of them listens."""
+    code = (
+        "import sys; from functools import partial; from anytime.serving.server import serve\n"
+        "def load(loop):\n    print('bound', flush=True)\n    sys.stdin.readline()\n    return {}\n"
+        "serve(load, port=int(sys.argv[1]), say=partial(print, flush=True))"
+    )
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    servers = [subprocess.Popen([sys.executable, "-c", code, str(port)], **pipes) for _ in range(2)]
+    try:
+        assert [server.stdout.readline() for server in servers] == ["bound\n"] * 2
+        said = []
+        for server in servers:
+            server.stdin.write("go on\n")
+            server.stdin.flush()
+            said.append(server.stdout.readline())
+        assert said == [f"ready http://127.0.0.1:{port}\n", ""]
+        assert f"cannot listen at 127.0.0.1, port {port}" in servers[1].communicate()[1]
+        assert servers[1].returncode != 0
+    finally:
+        for server in servers:
+            server.terminate()
+            server.communicate()
+
+
 @pytest.mark.slow
 def test_sigterm_under_load(serve, run_folder):
     with serve(run_folder) as running:

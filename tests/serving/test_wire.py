@@ -1,7 +1,10 @@
 """Messages and inputs on their way to another process."""
 
 import pickle
+import shutil
 import socket
+import subprocess
+import sys
 from struct import Struct
 
 import pytest
@@ -54,3 +57,30 @@ def test_an_input_that_does_not_fit_is_not_put():
     assert arena.put(torch.zeros(17)) is None
     assert arena.put(torch.zeros(16)) is not None
     assert arena.put(torch.zeros(16)) is None  # no slot is free
+
+
+def small_memory(kilobytes):
+    """A command that runs another with a /dev/shm of its own of this size."""
+    mount = f"mount -t tmpfs -o size={kilobytes}k none /dev/shm"
+    command = ["unshare", "--map-root-user", "--mount", "sh", "-c"]
+    if not shutil.which("unshare") or subprocess.run([*command, mount], capture_output=True).returncode:
+        pytest.skip("may not mount a file system")
+    return [*command, f'{mount} && exec "$@"', "sh"]
+
+
+def test_memory_without_room_is_not_touched():
+    """What is written there would end the process with SIGBUS."""
+    code = (
+        "import torch; from anytime.serving.arena import Arena\n"
+        "arena = Arena(slots=16, slot_bytes=2**16)\n"
+        "stored = [arena.put(torch.full((2**16,), i, dtype=torch.uint8)) for i in range(16)]\n"
+        "kept = [each and int(arena.get(*each).max()) for each in stored]\n"
+        "room = sum(each is not None for each in kept)\n"
+        "assert 4 < room <= 8, room\n"
+        "assert kept == [*range(room)] + [None] * (16 - room), kept\n"
+        "arena.free(stored[3][0])\n"
+        "assert arena.put(torch.zeros(8)) is not None and arena.put(torch.zeros(8)) is None\n"
+    )
+    done = subprocess.run([*small_memory(512), sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done
+    assert "docker run --shm-size=65m" in done.stderr

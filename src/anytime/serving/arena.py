@@ -4,6 +4,7 @@ import mmap
 import os
 import pickle
 import tempfile
+import warnings
 from functools import lru_cache
 from math import prod
 from typing import Any, NamedTuple
@@ -15,6 +16,9 @@ from torch.utils._pytree import tree_map
 from anytime.network import tensors_of
 
 
+_FOLDER = "/dev/shm" if os.path.isdir("/dev/shm") else tempfile.gettempdir()
+
+
 class Stored(NamedTuple):
     """Where a tensor is in its slot."""
 
@@ -24,7 +28,7 @@ class Stored(NamedTuple):
 
 
 class Arena:
-    """Slots of equal size, allocated once.
+    """Slots of equal size in a file in memory, each reserved when it is used for the first time.
 
     Args:
         slots: their number.
@@ -36,32 +40,50 @@ class Arena:
         self.slot_bytes = -(-slot_bytes // 64) * 64
         size = max(slots * self.slot_bytes, mmap.PAGESIZE)
         if file is None:
-            where = "/dev/shm" if os.path.isdir("/dev/shm") else None
-            with tempfile.TemporaryFile(dir=where) as temporary:  # without a name: gone with the last process
+            with tempfile.TemporaryFile(dir=_FOLDER) as temporary:  # without a name: gone with the last process
                 temporary.truncate(size)
                 file = os.dup(temporary.fileno())
-        self.file = file
+            room = os.fstatvfs(file)
+            if room.f_bavail * room.f_frsize < size:
+                _warn(size)
+        self.file, self._size = file, size
         self._memory = mmap.mmap(file, size)
         self._bytes = torch.frombuffer(self._memory, dtype=torch.uint8)
         self._free = list(range(slots))
+        self._reserved: set[int] = set()
         self._views: dict[int, tuple[bytes, Any]] = {}  # of each slot, as it was used last
 
     def put(self, x: Any) -> tuple[int, bytes] | None:
         """Write the tensors of an input into a free slot: its number, and what ``get`` must know to read it.
 
-        None if there is no slot, or it is too small.
+        None if there is no slot, or it is too small: the input is sent as a message then.
         """
         tensors = tensors_of(x)
         if not self._free or sum(-(-tensor.nbytes // 64) * 64 for tensor in tensors) > self.slot_bytes:
             return None
-        slot = self._free.pop()
+        slot = self._free[-1]
+        if slot not in self._reserved and not self._reserve(slot):
+            return None
+        self._free.pop()
         described = _described(x.dtype, x.shape) if isinstance(x, Tensor) else _described_tree(x)
         for place, tensor in zip(tensors_of(self.get(slot, described)), tensors, strict=True):
             place.copy_(tensor.detach())
         return slot, described
 
+    def _reserve(self, slot: int) -> bool:
+        """Write a slot by a call that fails if there is no room: to touch a page without room ends the process."""
+        try:
+            written = os.pwrite(self.file, bytes(self.slot_bytes), slot * self.slot_bytes)
+        except OSError:
+            written = 0
+        if written < self.slot_bytes:
+            _warn(self._size)
+            return False
+        self._reserved.add(slot)
+        return True
+
     def get(self, slot: int, described: bytes) -> Any:
-        """The input that ``put`` wrote: the memory itself, which is its until the slot is given back."""
+        """The input that ``put`` wrote: a view, valid until the slot is freed."""
         before, views = self._views.get(slot, (b"", None))
         if before != described:  # most inputs are alike
             views = tree_map(
@@ -81,6 +103,15 @@ class Arena:
         size = stored.dtype.itemsize * prod(stored.shape)
         with torch.inference_mode(False):  # those made in inference mode could not be written to outside of it
             return self._bytes[begin : begin + size].view(stored.dtype).view(stored.shape)
+
+
+def _warn(size: int) -> None:
+    megabytes = -(-size // 2**20)
+    warnings.warn(
+        f"{_FOLDER} has less than {megabytes} MB of room for the inputs of a full queue: some are sent as messages, which "
+        f"takes longer; docker run --shm-size={megabytes + 64}m gives it more, or a smaller queue needs less",
+        stacklevel=2,
+    )
 
 
 def _described_tree(x: Any) -> bytes:

@@ -6,20 +6,20 @@ from typing import Any
 
 from anytime.errors import AnytimeError, check_number
 
-UNITS = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6}
+UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 GRPC_UNITS = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 
 
 def seconds(text: str, name: str = "deadline") -> float:
-    """A duration in seconds.
+    """A duration with its unit, in seconds.
 
     Examples:
-        >>> seconds("20ms"), seconds("0.5s"), seconds("2"), seconds("500us")
-        (0.02, 0.5, 2.0, 0.0005)
+        >>> seconds("20ms"), seconds("0.5s"), seconds("500us")
+        (0.02, 0.5, 0.0005)
     """
-    match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?(us|ms|s|)", text.strip())
+    match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?(us|ms|s)", text.strip())
     if not match:
-        raise AnytimeError(f"{name} {text[:40]}: expected a duration such as 20ms or 0.5s")
+        raise AnytimeError(f"{name} {text[:40]}: expected a duration with its unit (us, ms or s), such as 20ms or 0.5s")
     return float(match[1]) * UNITS[match[2]]
 
 

@@ -1,8 +1,6 @@
 """Images that clients send, to what a network sees."""
 
-import asyncio
 import io
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from torch import Tensor
@@ -17,22 +15,18 @@ FORMATS = ("PNG", "JPEG", "WEBP")
 SMALL_BYTES, SMALL_PIXELS = 2**15, 2**14
 """An image up to this size is decoded in less time than a thread takes to wake up."""
 
-_threads = ThreadPoolExecutor(2, "decode")  # two at a time: an image of 25 megapixels takes 100 MB and more
-
 
 def prepare(content: bytes, preprocessing: Preprocessing, pixels: int) -> Tensor:
     """An encoded image as the network sees it, a batch of one; at most so many pixels are decoded."""
     return _prepared(_opened(content, pixels), preprocessing)
 
 
-async def prepare_soon(content: bytes, preprocessing: Preprocessing, pixels: int) -> Tensor:
-    """The same, without keeping the event loop waiting for a large image."""
-    if len(content) <= SMALL_BYTES:
-        image = _opened(content, pixels)
-        if image.width * image.height <= SMALL_PIXELS:
-            return _prepared(image, preprocessing)
-    loop = asyncio.get_running_loop()
-    return await loop.run_in_executor(_threads, prepare, content, preprocessing, pixels)
+def is_small(content: bytes, pixels: int) -> bool:
+    """Whether an image needs no thread."""
+    if len(content) > SMALL_BYTES:
+        return False
+    image = _opened(content, pixels)
+    return image.width * image.height <= SMALL_PIXELS
 
 
 def warm_up(preprocessing: Preprocessing) -> None:

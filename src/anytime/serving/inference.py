@@ -1,5 +1,6 @@
 """The routes of the Open Inference Protocol: /v2/…"""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,12 @@ from torch import Tensor
 from anytime.errors import AnytimeError
 from anytime.serving.bodies import body_of
 from anytime.serving.engine import Answer
-from anytime.serving.images import prepare_soon
-from anytime.serving.protocol import LENGTH_HEADER, format_response, parse_request
+from anytime.serving.protocol import LENGTH_HEADER, InputTensor, format_response, parse_request
 from anytime.serving.protocol import Request as Inference
 from anytime.serving.replies import json_reply
 from anytime.serving.served import Loaded, Served, check_finite
-from anytime.serving.service import ClientGoneError, Exchange, Service, answers_of, submit
+from anytime.serving.service import Exchange, Service, answers_of, submit
+from anytime.serving.threads import parse_soon, prepare_soon
 
 INPUT = "input"
 OUTPUTS = {
@@ -104,9 +105,12 @@ async def infer(request: Request) -> Response:
     with service.exchange(request, "infer") as exchange, served.use() as loaded:
         exchange.model = served.name
         async with body_of(request, service) as body:
-            inference = parse_request(body, request.headers.get(LENGTH_HEADER))
+            exchange.begin()
+            check = partial(_check_inputs, loaded, service.limits.rows)
+            parse = partial(parse_request, header_length=request.headers.get(LENGTH_HEADER), check=check)
+            inference = await parse_soon(request, exchange, parse, body)
             inference.wants(OUTPUTS)
-            exchange.begin(service.deadline(request, None, inference.parameters.get("timeout")))
+            exchange.deadline = service.deadline(request, None, inference.parameters.get("timeout"))
             batch = await _batch(request, inference, loaded, exchange)
             futures = []
             try:
@@ -120,26 +124,28 @@ async def infer(request: Request) -> Response:
             return Response(content, headers=headers)
 
 
+def _check_inputs(loaded: Loaded, rows: int, inputs: list[InputTensor]) -> None:
+    """Refuse what the model does not take."""
+    if [tensor.name for tensor in inputs] != [INPUT]:
+        names = [tensor.name[:40] for tensor in inputs[:9]]
+        raise AnytimeError(f"the inputs are {names}; expected one, called {INPUT!r}")
+    (tensor,) = inputs
+    if not tensor.shape or not 1 <= tensor.shape[0] <= rows:
+        raise AnytimeError(f"the input has the shape {tensor.shape}; expected 1 to {rows} samples")
+    if tensor.datatype == "BYTES":
+        if loaded.preprocessing is None or len(tensor.shape) != 1:
+            raise AnytimeError("encoded images are a list of BYTES, for a model that knows how to preprocess them")
+    elif loaded.shape is not None and tuple(tensor.shape[1:]) != loaded.shape:
+        expected = ", ".join(map(str, loaded.shape))
+        raise AnytimeError(f"the input has the shape {tensor.shape}; expected [N, {expected}]")
+
+
 async def _batch(request: Request, inference: Inference, loaded: Loaded, exchange: Exchange) -> Tensor:
     """The samples of a request: floats as the network sees them, pixels, or encoded images."""
-    if list(inference.arrays) != [INPUT]:
-        raise AnytimeError(f"the inputs are {list(inference.arrays)[:9]}; expected one, called {INPUT!r}")
-    array, prepare, limits = inference.arrays[INPUT], loaded.preprocessing, _service(request).limits
-    if array.ndim < 1 or not 1 <= len(array) <= limits.rows:
-        raise AnytimeError(f"the input has the shape {list(array.shape)}; expected 1 to {limits.rows} samples")
-    if array.dtype == object:
-        if prepare is None or array.ndim != 1:
-            raise AnytimeError("encoded images are a list of BYTES, for a model that knows how to preprocess them")
-        rows = []
-        for each in array:
-            _ = exchange.left  # raises after the deadline
-            if request.scope["connection"].lost:
-                raise ClientGoneError
-            rows.append(await prepare_soon(each, prepare, limits.pixels))
-        return torch.cat(rows)
+    array, prepare = inference.arrays[INPUT], loaded.preprocessing
+    if array.dtype == object and prepare is not None:
+        return torch.cat([await prepare_soon(request, exchange, each, prepare) for each in array])
     if array.dtype == np.uint8 and prepare is not None:
-        if array.shape[1:] != loaded.shape:
-            raise AnytimeError(f"the pixels have the shape {list(array.shape)}; expected [N, *{loaded.shape}]")
         return prepare(array)
     tensor = torch.from_numpy(array.copy())  # what came from the network is read-only
     return check_finite(tensor.float()) if tensor.is_floating_point() else tensor

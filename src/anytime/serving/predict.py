@@ -3,6 +3,7 @@
 import asyncio
 import base64
 from collections.abc import AsyncGenerator, AsyncIterator
+from functools import partial
 from heapq import nlargest
 from typing import Any
 
@@ -16,14 +17,17 @@ from torch import Tensor
 from anytime.errors import AnytimeError
 from anytime.serving.bodies import body_of
 from anytime.serving.engine import Answer
-from anytime.serving.images import prepare_soon
-from anytime.serving.protocol import parse_json
+from anytime.serving.protocol import InputTensor, from_list, parse_json
 from anytime.serving.replies import event, json_reply
 from anytime.serving.served import Loaded, check_finite
 from anytime.serving.service import Exchange, Service, answers_of, submit
+from anytime.serving.threads import parse_soon, prepare_soon
 
 TOP = 5
 """Classes in an answer."""
+
+
+ABSENT = msgspec.Raw()
 
 
 class Sample(msgspec.Struct, forbid_unknown_fields=True):
@@ -31,7 +35,7 @@ class Sample(msgspec.Struct, forbid_unknown_fields=True):
 
     image: str | None = None
     """An encoded image in base64."""
-    input: list[Any] | None = None
+    input: msgspec.Raw = ABSENT
     """What the network sees: nested lists of numbers, channels × height × width."""
     deadline: str | None = None
 
@@ -55,19 +59,30 @@ async def predict(request: Request) -> Response:
 async def _sample(request: Request, service: Service, loaded: Loaded, exchange: Exchange) -> Tensor:
     """What the body holds, as a batch of one; sets the deadline."""
     async with body_of(request, service) as body:
-        kind, sample = request.headers.get("content-type", "").partition(";")[0].strip().lower(), None
+        exchange.begin()
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        deadline, content = None, body
         if kind == "application/json":
-            sample = parse_json(_decoder, body)
-        exchange.begin(service.deadline(request, sample and sample.deadline))
-        if sample is not None:
-            if (sample.image is None) == (sample.input is None):
-                raise AnytimeError('the JSON must hold either "image" or "input"')
-            if sample.image is None:
-                return _numbers(sample.input)
-            body = _bytes(sample.image)
+            deadline, content = await parse_soon(request, exchange, partial(_parsed, loaded.shape), body)
+        exchange.deadline = service.deadline(request, deadline)
+        if isinstance(content, Tensor):
+            return content
         if loaded.preprocessing is None:
             raise AnytimeError('this model does not know how images are preprocessed: send JSON {"input": [...]}')
-        return await prepare_soon(body, loaded.preprocessing, service.limits.pixels)
+        return await prepare_soon(request, exchange, content, loaded.preprocessing)
+
+
+def _parsed(shape: tuple[int, ...] | None, body: bytes) -> tuple[str | None, Tensor | bytes]:
+    """The deadline in a JSON body, and its sample: numbers of this shape as a batch of one, or an encoded image."""
+    sample = parse_json(_decoder, body)
+    if (sample.image is None) == (sample.input is ABSENT):
+        raise AnytimeError('the JSON must hold either "image" or "input"')
+    if sample.image is not None:
+        return sample.deadline, _bytes(sample.image)
+    if shape is None:
+        raise AnytimeError("this model's input is not one tensor: /predict cannot take it")
+    numbers = from_list(InputTensor("input", list(shape), "FP32", data=sample.input))
+    return sample.deadline, check_finite(torch.from_numpy(numbers)[None])
 
 
 def _bytes(text: str) -> bytes:
@@ -77,14 +92,6 @@ def _bytes(text: str) -> bytes:
         raise AnytimeError(
             f"image must be base64, with nothing such as data:image/png;base64, before it: {error}"
         ) from error
-
-
-def _numbers(nested: list[Any]) -> Tensor:
-    try:
-        x = torch.tensor([nested], dtype=torch.float32)
-    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
-        raise AnytimeError(f"input must be nested lists of numbers: {error}") from error
-    return check_finite(x)
 
 
 def described(loaded: Loaded, answer: Answer, every: bool = False) -> dict[str, Any]:

@@ -5,12 +5,13 @@ which case a header says where the JSON ends. Responses likewise. Nothing here k
 """
 
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Annotated, Any
 
 import numpy as np
 
-from anytime.errors import AnytimeError, require
+from anytime.errors import AnytimeError, require, shown
 
 msgspec: Any = require("msgspec", "serve")
 
@@ -18,7 +19,12 @@ LENGTH_HEADER = "Inference-Header-Content-Length"
 """The header that says how many bytes of the body are JSON."""
 
 LARGEST_JSON = 4 * 2**20
-"""Bytes of JSON that are parsed: its numbers take about 15 times as much memory. Binary tensors may be larger."""
+"""Bytes of JSON that are parsed: its lists take up to 25 times as much memory. Binary tensors may be larger."""
+
+LARGEST_TENSOR = 2**40
+"""Product of a shape's sizes other than 0: NumPy has a limit of its own, for empty arrays too."""
+
+Size = Annotated[int, msgspec.Meta(ge=0, le=LARGEST_TENSOR)]
 
 DATATYPES: dict[str, Any] = {
     "BOOL": np.dtype("?"),
@@ -40,13 +46,13 @@ _NAMES = {dtype: name for name, dtype in DATATYPES.items()}
 
 
 class InputTensor(msgspec.Struct):
-    """An input as it stands in the JSON part of a request."""
+    """An input as it stands in the JSON part of a request; its data are parsed once type and count are known."""
 
     name: str
-    shape: list[int]
+    shape: Annotated[list[Size], msgspec.Meta(max_length=8)]
     datatype: str
     parameters: dict[str, Any] = msgspec.field(default_factory=dict)
-    data: Any = None
+    data: msgspec.Raw = msgspec.Raw(b"null")
 
 
 class OutputWanted(msgspec.Struct):
@@ -80,7 +86,7 @@ _decoder = msgspec.json.Decoder(Request)
 
 
 def parse_json(decoder: Any, text: bytes) -> Any:
-    """Decode JSON of bounded size into what the decoder is for."""
+    """Decode JSON of bounded size into the decoder's type."""
     if len(text) > LARGEST_JSON:
         raise AnytimeError(f"the JSON has {len(text):,} bytes; at most {LARGEST_JSON:,} are parsed: send binary data")
     try:
@@ -89,12 +95,17 @@ def parse_json(decoder: Any, text: bytes) -> Any:
         raise AnytimeError(f"the body is not the JSON that is expected: {error}") from error
 
 
-def parse_request(body: bytes, header_length: str | None = None) -> Request:
+def parse_request(
+    body: bytes,
+    header_length: str | None = None,
+    check: Callable[[list[InputTensor]], object] = lambda inputs: None,  # noqa: ARG005
+) -> Request:
     """The request in a body, with its tensors as arrays.
 
     Args:
         body: JSON, with binary data behind it if there are any.
         header_length: the value of ``Inference-Header-Content-Length``, if the request has one.
+        check: called with the inputs as they are described, before any of their data are read; raises to refuse them.
     """
     end = len(body)
     if header_length is not None:
@@ -104,15 +115,17 @@ def parse_request(body: bytes, header_length: str | None = None) -> Request:
         end = int(header_length)
     request = parse_json(_decoder, body[:end])
     request.arrays = {}  # a client may have written something there
+    check(request.inputs)
     for tensor in request.inputs:
         if tensor.name in request.arrays:
             raise AnytimeError(f"there are two inputs called {tensor.name[:40]!r}")
         size = tensor.parameters.get("binary_data_size")
         if size is None:
-            request.arrays[tensor.name] = _from_list(tensor)
+            request.arrays[tensor.name] = from_list(tensor)
             continue
         if isinstance(size, bool) or not isinstance(size, int) or not 0 <= size <= len(body) - end:
-            raise AnytimeError(f"{_about(tensor)}: binary_data_size={size!r}, and {len(body) - end} bytes are left")
+            left = len(body) - end
+            raise AnytimeError(f"{_about(tensor)}: binary_data_size={shown(size)}, and {left} bytes are left")
         request.arrays[tensor.name] = _from_bytes(tensor, body[end : end + size])
         end += size
     if end != len(body):
@@ -129,34 +142,45 @@ def _described(tensor: InputTensor) -> tuple[Any, int]:
     dtype = DATATYPES.get(tensor.datatype)
     if dtype is None:
         raise AnytimeError(f"{_about(tensor)}: the type must be one of {', '.join(DATATYPES)}")
-    if len(tensor.shape) > 8 or min(tensor.shape, default=0) < 0:
-        raise AnytimeError(f"{_about(tensor)}: a shape has at most 8 dimensions, none of them negative")
+    if math.prod(filter(None, tensor.shape)) > LARGEST_TENSOR:
+        raise AnytimeError(f"{_about(tensor)}: the shape stands for more than {LARGEST_TENSOR:,} elements")
     return dtype, math.prod(tensor.shape)
 
 
-def _from_list(tensor: InputTensor) -> np.ndarray:
-    """JSON data, nested or flat, as an array."""
+def from_list(tensor: InputTensor) -> np.ndarray:
+    """JSON data, flat or nested as the shape says, as an array; types and counts are checked before it is made."""
     dtype, count = _described(tensor)
-    if tensor.datatype == "BYTES":
-        texts = tensor.data if isinstance(tensor.data, list) else []
-        if len(texts) != count or not all(isinstance(text, str) for text in texts):
-            raise AnytimeError(f"{_about(tensor)}: data must be a flat list of {count} strings")
-        return np.array([text.encode() for text in texts], object).reshape(tensor.shape)
+    text, texts = bytes(tensor.data), tensor.datatype == "BYTES"
+    expected = f"{_about(tensor)}: data must be {count} elements of its type, flat or nested as its shape"
+    if not texts and (given := text.count(b",") + 1) != max(count, 1):  # neither numbers nor booleans hold commas
+        raise AnytimeError(f"{expected}; got {given}")
+    nested = not texts and len(tensor.shape) > 1 and text[1:].lstrip().startswith(b"[")
     try:
-        # NumPy makes floats of integers that no type of its own holds all of.
-        array = np.asarray(tensor.data, dtype if tensor.datatype == "UINT64" and _integers(tensor.data) else None)
-    except (ValueError, OverflowError) as error:  # rows of different lengths; negative numbers
-        raise AnytimeError(f"{_about(tensor)}: {error}") from error
-    if array.size != count or array.dtype.kind not in {"b": "b", "f": "iuf"}.get(dtype.kind, "iu") * bool(count):
-        raise AnytimeError(f"{_about(tensor)}: data must be {count} numbers of this type, got {array.size}")
-    if dtype.kind in "iu" and not np.iinfo(dtype).min <= array.min() <= array.max() <= np.iinfo(dtype).max:
-        raise AnytimeError(f"{_about(tensor)}: a number is out of range")
-    with np.errstate(over="ignore"):  # becomes infinite, which networks' inputs are checked for
-        return array.astype(dtype).reshape(tensor.shape)
+        values = _list_decoder(tensor.datatype, len(tensor.shape) if nested else 1).decode(text)
+        if texts:
+            values = [each.encode() for each in values]
+        with np.errstate(over="ignore"):  # becomes infinite, which networks' inputs are checked for
+            array = np.array(values, dtype)
+    except (msgspec.MsgspecError, ValueError, OverflowError) as error:  # also rows of different lengths
+        raise AnytimeError(f"{expected}: {error}") from error
+    if array.shape not in ((count,), tuple(tensor.shape)):
+        raise AnytimeError(f"{expected}; got the shape {list(array.shape)}")
+    return array.reshape(tensor.shape)
 
 
-def _integers(data: Any) -> bool:
-    return all(map(_integers, data)) if isinstance(data, list) else type(data) is int
+@cache
+def _list_decoder(datatype: str, depth: int) -> Any:
+    """A decoder of lists in lists that hold nothing but elements of this type."""
+    dtype = DATATYPES[datatype]
+    kind: Any = {"b": bool, "f": float, "O": str}.get(dtype.kind, int)
+    if kind is int:
+        bounds = np.iinfo(dtype)
+        # msgspec's bounds are of type INT64; NumPy refuses what UINT64 does not hold.
+        most = None if datatype == "UINT64" else int(bounds.max)
+        kind = Annotated[int, msgspec.Meta(ge=int(bounds.min), le=most)]
+    for _ in range(depth):
+        kind = list[kind]
+    return msgspec.json.Decoder(kind)
 
 
 def _from_bytes(tensor: InputTensor, content: bytes) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import re
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -15,7 +16,6 @@ from starlette.responses import Response, StreamingResponse
 from torch import Tensor
 
 from anytime.errors import AnytimeError
-from anytime.serving.deadlines import seconds
 from anytime.serving.embedded import samples_for
 from anytime.serving.engine import OverloadedError
 from anytime.serving.replies import event
@@ -43,9 +43,9 @@ async def rush(request: Request) -> Response:
 
 
 def _number(text: str, name: str, most: float) -> float:
-    number = seconds(text, name)
+    number = float(text) if re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", text) else 0.0
     if not 0 < number <= most:
-        raise AnytimeError(f"{name}={text[:20]} must be above 0 and at most {most:g}")
+        raise AnytimeError(f"{name}={text[:20]} must be a number above 0 and at most {most:g}")
     return number
 
 

@@ -99,8 +99,12 @@ def bound_socket(host: str, port: int) -> socket.socket:
         listener.bind(address)
     except (OSError, OverflowError) as error:
         listener.close()
-        raise AnytimeError(f"cannot listen at {host}, port {port}: {error}; choose another --port") from error
+        raise _cannot_listen(host, port, error) from error
     return listener
+
+
+def _cannot_listen(host: str, port: int, error: Exception) -> AnytimeError:
+    return AnytimeError(f"cannot listen at {host}, port {port}: {error}; choose another --port")
 
 
 def read_token(path: Path) -> str:
@@ -140,6 +144,12 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, then say so."""
         self._loop = asyncio.get_running_loop()
+        for listener in sockets or ():
+            # Several sockets may be bound to a port until one of them listens; uvloop hides the error of the others.
+            try:
+                listener.listen(self.config.backlog)
+            except OSError as error:
+                raise _cannot_listen(*listener.getsockname()[:2], error) from error
         await super().startup(sockets)
         steady()
         sys.setswitchinterval(SWITCH)
@@ -168,7 +178,8 @@ class Server(uvicorn.Server):
     async def _drain(self) -> None:
         self.service.drain()
         end = time.monotonic() + self.service.limits.deadline
-        while self.service.active and time.monotonic() < end:
+        self._loop.call_later(self.service.limits.grace, self.service.refuse_others)
+        while self.service.exchanges and time.monotonic() < end:
             await asyncio.sleep(0.01)
         self.should_exit = True
 

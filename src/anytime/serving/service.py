@@ -24,20 +24,26 @@ class ClientGoneError(Exception):
     """The client hung up before it was answered."""
 
 
-@dataclass
+LATE = "reading the input took longer than the deadline"
+
+
+@dataclass(eq=False)
 class Exchange:
     """One request for predictions, from its first byte to its answer."""
 
     deadline: float | None = None
     started: float = 0.0
     """When the whole request was here: deadlines count from then, since before the server can do nothing."""
+    task: "asyncio.Task[Any] | None" = field(default_factory=asyncio.current_task)
+    admitted: bool = False
+    """Whether the engine has it."""
     model: str = ""
     exits: list[int] = field(default_factory=list)
     seconds: float = 0.0
 
-    def begin(self, deadline: float) -> None:
+    def begin(self) -> None:
         """The request is complete: its time starts."""
-        self.deadline, self.started = deadline, time.perf_counter()
+        self.started = time.perf_counter()
 
     @property
     def left(self) -> float:
@@ -45,7 +51,7 @@ class Exchange:
         assert self.deadline is not None
         left = self.deadline - (time.perf_counter() - self.started)
         if left <= 0:
-            raise HTTPException(504, "reading the input took longer than the deadline")
+            raise HTTPException(504, LATE)
         return left
 
     def answered(self, answers: list[Answer]) -> None:
@@ -66,10 +72,10 @@ class Service:
     def __init__(self, models: Mapping[str, Served], limits: Limits, rush: bool = False, version: str = "") -> None:
         self.models, self.limits, self.rush, self.version = models, limits, rush, version
         self.metrics = Metrics(models)
-        self.metrics.active.set_function(lambda: self.active)
+        self.metrics.active.set_function(lambda: len(self.exchanges))
         self.metrics.streams.set_function(lambda: len(self.streams))
         self.draining = False
-        self.active = 0
+        self.exchanges: set[Exchange] = set()
         self.body_bytes = 0
         self.streams: set[asyncio.Queue[Any]] = set()
         self.rushing = False
@@ -93,18 +99,28 @@ class Service:
         for queue in self.streams:
             queue.put_nowait(None)
 
+    def refuse_others(self) -> None:
+        """End the requests that the engine does not have: those whose bodies or images take long."""
+        for exchange in self.exchanges:
+            if not exchange.admitted and exchange.task is not None:
+                exchange.task.cancel()
+
     @contextmanager
     def exchange(self, request: Request, route: str) -> Iterator[Exchange]:
         """Count a request by how it ends, and note the facts for the access log."""
         exchange, outcome = Exchange(), "failed"
-        self.active += 1
+        closing = HTTPException(503, "the server is shutting down", {"Retry-After": "1", "Connection": "close"})
+        self.exchanges.add(exchange)
         try:
             if self.draining:
-                raise HTTPException(503, "the server is shutting down", {"Retry-After": "1", "Connection": "close"})
+                raise closing
             yield exchange
             late = exchange.deadline is not None and exchange.seconds > exchange.deadline
             outcome = "late" if late else "answered"
-        except (asyncio.CancelledError, ClientGoneError):
+        except (asyncio.CancelledError, ClientGoneError) as error:
+            if isinstance(error, asyncio.CancelledError) and self.draining and not exchange.admitted:
+                outcome = "refused"
+                raise closing from None
             outcome = "gone"
             raise
         except (OverloadedError, UnfinishedError):
@@ -117,7 +133,7 @@ class Service:
             outcome = "refused" if status >= 500 else "invalid"
             raise
         finally:
-            self.active -= 1
+            self.exchanges.discard(exchange)
             # Once the reply is on its way.
             note = partial(self.metrics.count, exchange.model, route, outcome, exchange.exits, exchange.seconds)
             asyncio.get_running_loop().call_soon(note)
@@ -125,8 +141,8 @@ class Service:
             request.scope["facts"] = {**facts, "exits": exchange.exits}
 
 
-async def answers_of(request: Request, futures: list["asyncio.Future[Answer]"]) -> list[Answer]:
-    """Wait for answers. If the client hangs up, or one answer fails, the others are not computed any further."""
+async def answers_of(request: Request, futures: list["asyncio.Future[Any]"]) -> list[Any]:
+    """Wait for results. On a disconnect, or if one of them fails, the others are not computed any further."""
     connection = request.scope["connection"]
 
     def cancel() -> None:
@@ -149,4 +165,6 @@ async def answers_of(request: Request, futures: list["asyncio.Future[Answer]"]) 
 
 def submit(loaded: Loaded, x: Any, exchange: Exchange, **options: Any) -> "asyncio.Future[Answer]":
     """Give a sample to the engine; cancelling the future takes it back."""
-    return loaded.engine.asubmit(loaded.check_sample(x), deadline=exchange.left, **options)
+    future = loaded.engine.asubmit(loaded.check_sample(x), deadline=exchange.left, **options)
+    exchange.admitted = True
+    return future
