@@ -3,6 +3,7 @@
 import json
 import shutil
 
+import numpy as np
 import onnx
 import pytest
 import torch
@@ -89,15 +90,14 @@ def test_altered_shared_weights(folder):
     [
         ({"location": "../secret.bin"}, r"said to be in the file '\.\./secret\.bin'"),
         ({"location": "/etc/passwd"}, "said to be in the file '/etc/passwd'"),
-        ({"location": "other.bin"}, "only shared.bin in the same folder"),
+        ({"location": "other.bin"}, r"in shared\.bin of the same folder"),
         ({"offset": "-8"}, "not within shared.bin"),
         ({"offset": str(2**40)}, "not within shared.bin"),
         ({"length": "8"}, "not within shared.bin"),
         ({"offset": "many"}, "not an ONNX model that can be run"),
     ],
 )
-@pytest.mark.parametrize("where", ["initializer", "constant"])
-def test_weights_elsewhere(folder, entry, message, where):
+def test_weights_elsewhere(folder, entry, message):
     """A model may name any file as that of its weights: none but our own is opened."""
     (folder.parent / "secret.bin").write_bytes(bytes(32 * 32 * 4))
     path = folder / "stage-01.onnx"
@@ -105,12 +105,82 @@ def test_weights_elsewhere(folder, entry, message, where):
     (tensor,) = (t for t in model.graph.initializer if t.data_location == onnx.TensorProto.EXTERNAL)
     for item in tensor.external_data:
         item.value = entry.get(item.key, item.value)
-    if where == "constant":  # hidden in a node
-        model.graph.node.insert(0, onnx.helper.make_node("Constant", [], [tensor.name], value=tensor))
-        model.graph.initializer.remove(tensor)
     path.write_bytes(model.SerializeToString())
     seal(folder)
     refused(folder, message)
+
+
+def external(location, kind=onnx.TensorProto.FLOAT, dims=(32,)):
+    """A tensor whose values are in a file."""
+    size = 32 * (8 if kind == onnx.TensorProto.INT64 else 4)
+    tensor = onnx.TensorProto(name="b", data_type=kind, dims=dims, data_location=onnx.TensorProto.EXTERNAL)
+    for key, value in (("location", location), ("offset", 0), ("length", size)):
+        tensor.external_data.add(key=key, value=str(value))
+    return tensor
+
+
+def sparse(location, part="values"):
+    """A sparse tensor whose values or indices are in a file."""
+    values = onnx.numpy_helper.from_array(np.zeros(32, np.float32), "b")
+    indices = onnx.numpy_helper.from_array(np.arange(32), "b-indices")
+    if part == "values":
+        values = external(location)
+    else:
+        indices = external(location, onnx.TensorProto.INT64)
+    return onnx.helper.make_sparse_tensor(values, indices, [32])
+
+
+def constant(**value):
+    return onnx.helper.make_node("Constant", [], ["b"], **value)
+
+
+def within_if(model, location):
+    inner = onnx.helper.make_graph([], "inner", [], [model.graph.output[0]], [external(location)])
+    true = onnx.numpy_helper.from_array(np.array(True))
+    model.graph.node.insert(0, onnx.helper.make_node("If", ["yes"], ["b"], then_branch=inner, else_branch=inner))
+    model.graph.node.insert(0, onnx.helper.make_node("Constant", [], ["yes"], value=true))
+
+
+def within_function(model, location, **value):
+    value = value or {"value": external(location)}
+    opsets = [onnx.helper.make_opsetid("", 17)]
+    model.functions.append(onnx.helper.make_function("own", "Bias", [], ["b"], [constant(**value)], opsets))
+    model.opset_import.append(onnx.helper.make_opsetid("own", 1))
+    model.graph.node.insert(0, onnx.helper.make_node("Bias", [], ["b"], domain="own"))
+
+
+def as_default(model, location):
+    within_function(model, location, value=onnx.numpy_helper.from_array(np.zeros(32, np.float32)))
+    model.functions[0].attribute_proto.append(onnx.helper.make_attribute("default", external(location)))
+
+
+HIDING_PLACES = {
+    "sparse values": lambda model, location: model.graph.sparse_initializer.append(sparse(location)),
+    "sparse indices": lambda model, location: model.graph.sparse_initializer.append(sparse(location, "indices")),
+    "constant": lambda model, location: model.graph.node.insert(0, constant(value=external(location))),
+    "sparse constant": lambda model, location: model.graph.node.insert(0, constant(sparse_value=sparse(location))),
+    "graph in a node": within_if,
+    "function": within_function,
+    "sparse constant of a function": lambda model, location: within_function(
+        model, location, sparse_value=sparse(location)
+    ),
+    "default of a function": as_default,
+    "training": lambda model, location: model.training_info.add().algorithm.initializer.append(external(location)),
+}
+
+
+@pytest.mark.parametrize("location", ["secret.bin", "shared.bin"])
+@pytest.mark.parametrize("place", HIDING_PLACES)
+def test_no_tensor_is_read_from_a_file(folder, place, location, monkeypatch):
+    """ONNX has many places for tensors. One with external data would be read from the working directory."""
+    (folder.parent / location).write_bytes(np.arange(32.0).astype(np.float32).tobytes() * 2)
+    monkeypatch.chdir(folder.parent)
+    path = folder / "stage-01.onnx"
+    model = onnx.load_model(path, load_external_data=False)
+    HIDING_PLACES[place](model, location)
+    path.write_bytes(model.SerializeToString())
+    seal(folder)
+    refused(folder, f"said to be in the file '{location}'")
 
 
 def test_paths_in_the_description(folder, tmp_path):

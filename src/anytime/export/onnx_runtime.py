@@ -1,6 +1,6 @@
 """ONNX models that are run by ONNX Runtime."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from typing import Any
@@ -101,19 +101,17 @@ def _runner(session: Any, graph: GraphFile) -> Runner:
 
 
 def _give_shared(onnx: Any, runtime: Any, options: Any, model: Any, shared: bytes) -> None:
-    """Pass on the weights that are in ``shared.bin``; weights in any other file are refused.
+    """Pass on the weights that are in ``shared.bin``; tensors in any other file are refused.
 
-    ONNX Runtime gets them from memory and opens no file.
+    ONNX Runtime gets them from memory and opens no file. It would look for one in the working directory.
     """
-    names, weights = [], []
-    for tensor in _tensors(onnx, model.graph):
-        if tensor.data_location != onnx.TensorProto.EXTERNAL:
-            continue
+    names, weights, model_weights = [], [], list(model.graph.initializer)
+    for tensor in _external_tensors(onnx, model):
         entry = {item.key: item.value for item in tensor.external_data}
-        if entry.get("location") != SHARED:
+        if entry.get("location") != SHARED or not any(tensor is weight for weight in model_weights):
             raise AnytimeError(
-                f"its weights {tensor.name!r} are said to be in the file {entry.get('location')!r}; only {SHARED} in "
-                "the same folder may have some"
+                f"its tensor {tensor.name!r} is said to be in the file {entry.get('location')!r}; only initializers of "
+                f"the main graph may be in a file, in {SHARED} of the same folder"
             )
         kind = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
         start, length = int(entry.get("offset", -1)), int(entry.get("length", -1))
@@ -127,15 +125,14 @@ def _give_shared(onnx: Any, runtime: Any, options: Any, model: Any, shared: byte
         options.add_external_initializers(names, weights)
 
 
-def _tensors(onnx: Any, graph: Any) -> list[Any]:
-    """All tensors in a model, those in the attributes of nodes and in graphs inside them too."""
-    found = list(graph.initializer)
-    for node in graph.node:
-        for attribute in node.attribute:
-            found += [attribute.t] if attribute.type == onnx.AttributeProto.TENSOR else list(attribute.tensors)
-            for inner in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])):
-                found += _tensors(onnx, inner)
-    return found
+def _external_tensors(onnx: Any, message: Any) -> Iterator[Any]:
+    """All tensors with external data in a model, wherever its format has room for one: every message is visited."""
+    if isinstance(message, onnx.TensorProto) and (message.data_location or message.external_data):
+        yield message
+    for field, value in message.ListFields():
+        if field.message_type is not None:
+            for inner in [value] if hasattr(value, "ListFields") else value:  # or a list of messages
+                yield from _external_tensors(onnx, inner)
 
 
 def _check_signature(session: Any, graph: GraphFile, description: Description, where: str) -> None:
