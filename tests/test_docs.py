@@ -1,9 +1,9 @@
 """Every Python block of the documents runs; every shell block's `anytime` commands exist."""
 
 import importlib
+import json
 import re
 import shlex
-import warnings
 from pathlib import Path
 
 import pytest
@@ -21,17 +21,33 @@ def blocks(language):
             yield pytest.param(page, match[1], id=f"{page.name}-{i + 1}")
 
 
+TRIES = 10
+"""A busy machine may miss a deadline of milliseconds once, not every time."""
+
+
 @pytest.mark.parametrize(("page", "code"), list(blocks("python")))
 def test_python_block(page, code, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    try:
-        _run(code, page)
-    except UnfinishedError:  # a busy machine misses a deadline of milliseconds, not one of seconds
-        _run(re.sub(r"deadline=([0-9.]+)", r"deadline=1000 * \1", code), page)
+    """As it is printed."""
+    run_block(code, page, tmp_path, monkeypatch)
 
 
-def _run(code, page):
-    exec(compile(code, str(page), "exec"), {"__name__": "__main__"})
+def run_block(code, page, folder, monkeypatch):
+    for attempt in range(TRIES):
+        (folder / str(attempt)).mkdir()
+        monkeypatch.chdir(folder / str(attempt))
+        try:
+            exec(compile(code, str(page), "exec"), {"__name__": "__main__"})
+            break
+        except UnfinishedError:
+            if attempt == TRIES - 1:
+                raise
+
+
+def test_a_block_whose_deadline_cannot_be_met_fails(tmp_path, monkeypatch):
+    code = "import torch, anytime\nnet = anytime.create_model('resann-1-4').eval()\n"
+    code += "anytime.predict(net, torch.zeros(1, 3, 32, 32), deadline=0.000001)\n"
+    with pytest.raises(UnfinishedError):
+        run_block(code, "a page", tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize(("page", "code"), list(blocks("sh")))
@@ -88,21 +104,22 @@ def test_records_say_what_was_measured_when_and_where(figures):
         assert "torch" in record["machine"]
 
 
-def test_records_older_than_their_code_are_named(figures):
-    if older := figures.stale():
-        warnings.warn(f"measured before the code last changed: {', '.join(older)}; python docs/figures.py measure …")
-
-
-def test_a_change_of_the_code_makes_its_records_stale(figures, tmp_path, monkeypatch):
+def test_stale_names_the_records_whose_code_has_changed(figures, tmp_path, monkeypatch):
     (tmp_path / "package").mkdir()
     (tmp_path / "package" / "module.py").write_text("one = 1\n")
     (tmp_path / "script.py").write_text("two = 2\n")
     monkeypatch.setattr(figures, "ROOT", tmp_path)
-    code = ["package", "script.py"]
-    before = figures.digest(code)
-    assert figures.digest(code) == before
+    monkeypatch.setattr(figures, "RECORDS", tmp_path)
+    code = {"of_both": ["package", "script.py"], "of_the_script": ["script.py"]}
+    monkeypatch.setattr(figures, "MEASUREMENTS", {name: ("python script.py", paths) for name, paths in code.items()})
+    for name, paths in code.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps({"code": figures.digest(paths)}))
+    assert figures.stale() == []
     (tmp_path / "package" / "module.py").write_text("one = 2\n")
-    assert figures.digest(code) != before
+    assert figures.stale() == ["of_both"]
+    (tmp_path / "package" / "another.py").touch()
+    (tmp_path / "script.py").write_text("two = 3\n")
+    assert figures.stale() == ["of_both", "of_the_script"]
 
 
 def test_a_figure_that_drifts_is_put_right(figures):

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -21,14 +22,19 @@ TOKEN = "a-token-of-sixteen-or-more"
 
 
 def raw(server, content, more=0.0):
-    """Send bytes as they are; everything that comes back until the server closes."""
+    """Send bytes as they are; everything that comes back until the server closes.
+
+    A server may hang up while more is being sent: what it said before that is still read.
+    """
+    reply = b""
     with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
-        connection.sendall(content)
+        with suppress(ConnectionError):
+            connection.sendall(content)
         time.sleep(more)
-        reply = b""
-        while part := connection.recv(2**16):
-            reply += part
-        return reply
+        with suppress(ConnectionError):
+            while part := connection.recv(2**16):
+                reply += part
+    return reply
 
 
 @pytest.fixture(scope="module")
@@ -98,13 +104,10 @@ def test_bodies_that_are_too_large(strict):
         assert client.post("/predict?deadline=30s", content=encoded("JPEG", 100)).status_code == 200
 
 
-@pytest.mark.parametrize("size", [5_000, 100_000, 1_000_000])
-def test_headers_that_are_too_large(strict, size):
-    try:
-        reply = raw(strict, b"GET /models HTTP/1.1\r\nX: " + size * b"a" + b"\r\n\r\n")
-    except ConnectionError:  # it hung up while more was being sent
-        reply = b"HTTP/1.1 431"
-    assert reply.startswith(b"HTTP/1.1 431")
+@pytest.mark.parametrize(("size", "end"), [(5_000, b"\r\n\r\n"), (100_000, b"\r\n\r\n"), (1_000_000, b"")])
+def test_headers_that_are_too_large(strict, size, end):
+    reply = raw(strict, b"GET /models HTTP/1.1\r\nHost: localhost\r\nX: " + size * b"a" + end)
+    assert reply.startswith(b"HTTP/1.1 431"), reply[:200]
 
 
 @pytest.mark.parametrize(
