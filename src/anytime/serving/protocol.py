@@ -52,7 +52,7 @@ class InputTensor(msgspec.Struct):
     shape: Annotated[list[Size], msgspec.Meta(max_length=8)]
     datatype: str
     parameters: dict[str, Any] = msgspec.field(default_factory=dict)
-    data: msgspec.Raw = msgspec.Raw(b"null")
+    data: msgspec.Raw = msgspec.Raw(b"null")  # pyright: ignore[reportInvalidTypeForm]: msgspec types Raw as a variable
 
 
 class OutputWanted(msgspec.Struct):

@@ -149,7 +149,8 @@ class Server(uvicorn.Server):
             try:
                 listener.listen(self.config.backlog)
             except OSError as error:
-                raise _cannot_listen(*listener.getsockname()[:2], error) from error
+                host, port = listener.getsockname()[:2]
+                raise _cannot_listen(host, port, error) from error
         await super().startup(sockets)
         steady()
         sys.setswitchinterval(SWITCH)
