@@ -16,10 +16,10 @@ from anytime.data.dataset import Data
 from anytime.data.images import Images, Take
 from anytime.data.stream import Stream
 from anytime.errors import AnytimeError
-from anytime.inputs import explained, like_weights
+from anytime.inputs import explained, like_weights, nan_cause
 from anytime.losses import Function, by_exit, check_function, cross_entropy
 from anytime.metrics import SHARES, error
-from anytime.network import AnytimeNetwork, eval_mode, weights_device
+from anytime.network import AnytimeNetwork, eval_mode, tensors_of, weights_device
 
 FRACTIONS = (0.25, 0.5, 0.75, 1.0)
 """The parts of the total cost at which the paper compares (Table a)."""
@@ -165,17 +165,22 @@ def evaluate(
         peeked = Peeked(net, data, partial(check_known, net))
         found = measure(net, peeked, exits, loss, metric, shared)
         example = one_sample(peeked.first)
+    if found.nan:
+        at = ", ".join(map(str, found.nan))
+        raise AnytimeError(f"the network's outputs at exits of index {at} are NaN for some samples: {nan_cause(net)}")
     losses, errors = (spread_out(values, exits, net.exits) for values in (found.losses, found.errors))
     name = getattr(metric, "__name__", type(metric).__name__)
     return Curve(errors, losses, costs(net, example), found.samples, name)
 
 
 class Measured(NamedTuple):
-    """Means over all samples, for each of some exits; of what was not measured, None."""
+    """Means over all samples, for each of some exits; of what was not measured, None; of NaN outputs, NaN."""
 
     losses: list[float | None]
     errors: list[float | None]
     samples: int
+    nan: list[int]
+    """The exits with outputs that are NaN."""
 
 
 @torch.inference_mode()
@@ -203,10 +208,13 @@ def measure(
             if check is not None:
                 check(outputs)
             lost = torch.zeros(len(exits), device=device) if loss is None else means(loss, outputs, batch.targets)
-            found.append(torch.stack([lost.float() * n, sums(metric, outputs, batch.targets)]))
+            nan = [torch.as_tensor(sum(t.isnan().sum() for t in tensors_of(each)), device=device) for each in outputs]
+            found.append(
+                torch.stack([lost.float() * n, sums(metric, outputs, batch.targets), torch.stack(nan).float()])
+            )
             samples += n
     # Added up on the CPU, one batch after the other: in double precision, which not every device has.
-    totals = torch.zeros(2, len(exits), dtype=torch.float64)
+    totals = torch.zeros(3, len(exits), dtype=torch.float64)
     for batch_sums in torch.stack(found).cpu() if found else ():
         totals += batch_sums
     count = torch.tensor([samples])
@@ -214,8 +222,9 @@ def measure(
         distributed.total(totals, count, device=device)
     if not count.item():
         raise AnytimeError("there are no batches: expected some of (inputs, targets)")
-    losses, errors = (totals / count).tolist()
-    return Measured([None] * len(exits) if loss is None else losses, errors, int(count))
+    losses, errors = (totals[:2] / count).where(totals[2] == 0, torch.nan).tolist()
+    nan = [exit for exit, values in zip(exits, totals[2], strict=True) if values]
+    return Measured([None] * len(exits) if loss is None else losses, errors, int(count), nan)
 
 
 def _precise(output: Tensor) -> Tensor:

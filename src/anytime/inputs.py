@@ -91,6 +91,46 @@ def explain(error: Exception, net: Any, x: Any) -> None:
             raise AnytimeError(f"{given}: convert it with x.to(torch.{_name(weight)})") from error
 
 
+def check_outputs(net: Any, x: Any, outputs: Any, exit: int | None = None) -> None:
+    """Refuse outputs that are NaN.
+
+    Args:
+        net: the network.
+        x: its input.
+        outputs: of one exit, or of the exits at which samples left; the samples are along the first dimension.
+        exit: the exit, if it is one.
+    """
+    for tensor in tensors_of(outputs):
+        if tensor.isnan().any():
+            raise AnytimeError(
+                f"the network's outputs{_at(net, exit)} are NaN for {nan_rows(tensor)}: {nan_cause(net, x)}"
+            )
+
+
+def nan_rows(tensor: Tensor) -> str:
+    """The samples that are NaN, in words."""
+    rows = tensor.isnan().reshape(len(tensor) if tensor.ndim else 1, -1).any(1).nonzero().squeeze(1).tolist()
+    if len(rows) == 1:
+        return f"sample {rows[0]} of {len(tensor) if tensor.ndim else 1}"
+    first = ", ".join(map(str, rows[:5]))
+    return f"{len(rows)} of {len(tensor)} samples ({first}{', …' if len(rows) > 5 else ''})"
+
+
+def nan_cause(net: Any, x: Any = None) -> str:
+    """Where outputs that are NaN come from: the weights, the input, or numbers that got too large on the way."""
+    state = net.state_dict() if hasattr(net, "state_dict") else {}
+    for name, tensor in state.items():
+        if isinstance(tensor, Tensor) and tensor.isnan().any():
+            return f"its weights {name} have NaN values"
+    if not all(tensor.isfinite().all() for tensor in tensors_of(x)):
+        return "the input has infinite or NaN values"
+    return "are values of the input infinite, NaN, or too large for the precision of the network?"
+
+
+def _at(net: Any, exit: int | None) -> str:
+    return "" if exit is None else f" at exit {exit + 1} of {getattr(net, 'exits', '?')} (index {exit})"
+
+
 def _about_types(error: Exception) -> bool:
     """Whether an operation complained about the type of a tensor: an index may be an integer for good reason."""
     return any(words in str(error) for words in ("scalar type", "not implemented for", "bool tensor", "dtype"))

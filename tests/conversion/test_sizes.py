@@ -1,6 +1,7 @@
 """Inputs of other sizes than the example's: the same numbers as the model's own, wherever the model takes them."""
 
 import copy
+import threading
 
 import pytest
 import torch
@@ -108,6 +109,43 @@ def test_a_graph_for_each_size_where_one_does_not_fit_all(monkeypatch):
     assert graphs(net) == 3
     with pytest.raises(anytime.AnytimeError, match="another one for each size, and 3 are held already"):
         net(torch.randn(2, 3, 12, 8))
+
+
+class Watched(Small):
+    """Calls ``watch`` with the images that its own code runs on, unless it is being captured."""
+
+    watch = None
+
+    def forward(self, x):
+        if self.watch is not None and not torch.compiler.is_exporting():
+            x = self.watch(x)
+        return super().forward(x)
+
+
+def test_no_thread_is_answered_by_a_graph_that_is_not_verified():
+    model = Watched(blocks=2).eval()
+    net = anytime.convert(model, torch.randn(1, 3, 12, 12), exits=2).eval()
+    x, given, early = torch.randn(2, 3, 9, 9), [], []
+    own = model(x)
+    readers = [threading.Thread(target=lambda: given.append(net(x)[-1])) for _ in range(2)]
+
+    def watch(images):
+        if len(images) != 3:  # verification is with one sample more than the two that a graph is captured with
+            return images
+        reader = readers[len(early)]
+        reader.start()
+        reader.join(0.5)
+        early.append(not reader.is_alive())
+        # The first graph is found to be wrong, the second to be right.
+        return images + 1 if len(early) == 1 else images
+
+    model.watch = watch
+    answer = net(x)[-1]
+    for reader in readers:
+        reader.join()
+    assert early == [False, False]
+    assert [torch.equal(each, own) for each in (answer, *given)] == [True] * 3
+    assert graphs(net) == 2
 
 
 def test_export_refuses_a_free_image_size(small, tmp_path):

@@ -56,6 +56,12 @@ class ConvertedNetwork(AnytimeNetwork):
         copied.__dict__ = copy.deepcopy(self.__dict__, memo)
         return copied
 
+    def with_stages(self, stages: Iterable[nn.Module]) -> "ConvertedNetwork":
+        """A network with these stages that shares all else with this one."""
+        other = type(self).__new__(type(self))
+        other.__dict__ = {**self.__dict__, "_modules": {**self._modules, "stages": nn.ModuleList(stages)}}
+        return other
+
     input_form: Any = None
     """Type and number of dimensions of each tensor of the input, by name where the input is a dict."""
 

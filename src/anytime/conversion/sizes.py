@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_map
 from anytime.conversion.graph import Captured, NotCaptured
 from anytime.conversion.network import ConvertedNetwork
 from anytime.conversion.pausing import Place
-from anytime.conversion.stages import Part
+from anytime.conversion.stages import Part, Stage
 from anytime.conversion.verification import Features, is_batch, observe, two_samples, verify
 from anytime.errors import AnytimeError
 from anytime.network import eval_mode, tensors_of
@@ -41,7 +41,9 @@ class Sizes:
     def __init__(self, net: ConvertedNetwork, extra: list[int]) -> None:
         self.net, self.extra, self.attempts = net, extra, 0
         self.known: dict[Any, int] = {}
-        """By the shape of an input, without the number of samples: the number of its graph."""
+        """By the shape of an input, without the number of samples: the number of its graph.
+
+        Threads read it without a lock, so a graph is verified before it is noted here, and stays."""
 
     def __call__(self, x: Any) -> int:
         """The number of the graph that an input is for; 0, which refuses it, if it differs in more than its sizes."""
@@ -57,9 +59,14 @@ class Sizes:
         return self.known[shape]
 
     @property
+    def stages(self) -> list[Stage]:
+        """The stages of the network."""
+        return list(self.net.stages)  # type: ignore[arg-type]
+
+    @property
     def parts(self) -> list[Part]:
         """What the first stage does in each graph."""
-        return self.net.stages[0].parts  # type: ignore[return-value]
+        return self.stages[0].parts
 
     def _learn(self, x: Any, shape: Any) -> None:
         """Note the graph for this shape: one that is there, or a new one."""
@@ -82,16 +89,22 @@ class Sizes:
             features = observe(self.net.trunk, self.net._places, few)
             leaves = self.parts[0].inputs.leaves_of(few)
             there = [form for form, part in enumerate(self.parts) if form and part.inputs.fit(leaves)]
-            if any(self._wrong(form, shape, few, logits, features) is None for form in there):
-                return
-            reason = self._capture(shape, few, logits, features)
-        if reason is not None:
-            raise self._refusal(x, reason)
+            for form in there:
+                if self._wrong([stage.parts[form] for stage in self.stages], few, logits, features) is None:
+                    self.known[shape] = form
+                    return
+            try:
+                captured = self._capture(few, logits, features)
+            except NotCaptured as error:
+                raise self._refusal(x, str(error)) from error
+        for stage, part in zip(self.stages, captured, strict=True):
+            stage.parts.append(part)
+        self.known[shape] = len(self.parts) - 1
 
-    def _capture(self, shape: Any, few: Any, logits: Tensor, features: Mapping[Place, Features]) -> str | None:
-        """Add a graph that is right for this shape, at best for all; returns why there is none."""
+    def _capture(self, few: Any, logits: Tensor, features: Mapping[Place, Features]) -> list[Part]:
+        """A graph that is right for this input, at best for all sizes: what each stage does in it."""
         if len(self.parts) == MOST:
-            return f"the graph of this model is another one for each size, and {MOST} are held already"
+            raise NotCaptured(f"the graph of this model is another one for each size, and {MOST} are held already")
         reason = None
         for any_size in (True, False) if self.attempts < ATTEMPTS else (False,):
             self.attempts += any_size
@@ -104,23 +117,19 @@ class Sizes:
             except NotCaptured as error:
                 reason = f"its graph for it cannot be captured: {error}"
                 continue
-            for stage, (part, _, _) in zip(self.net.stages, cut, strict=True):
-                stage.parts.append(part)  # type: ignore[union-attr, operator]
-            reason = self._wrong(len(self.parts) - 1, shape, few, logits, features)
+            parts = [part for part, _, _ in cut]
+            reason = self._wrong(parts, few, logits, features)
             if reason is None:
-                return None
-            for stage in self.net.stages:
-                stage.parts.pop()  # type: ignore[union-attr, operator]
-        return reason
+                return parts
+        raise NotCaptured(reason)
 
-    def _wrong(self, form: int, shape: Any, few: Any, logits: Tensor, features: Mapping[Place, Features]) -> str | None:
-        """Why a graph is not right for this shape; None if it is, which is noted."""
-        self.known[shape] = form
+    def _wrong(self, parts: list[Part], few: Any, logits: Tensor, features: Mapping[Place, Features]) -> str | None:
+        """Why the graph of these parts is not right for an input; None if it is."""
+        if logits.device.type == "meta":  # there are no values to compare
+            return None
         try:
-            if logits.device.type != "meta":  # where there are no values to compare
-                verify(self.net, few, logits, features)
+            verify(self.net.with_stages(Stage(self.net.trunk, part) for part in parts), few, logits, features)
         except NotCaptured as error:
-            del self.known[shape]
             return str(error)
         return None
 

@@ -18,7 +18,7 @@ from anytime.inference.policy import SCORES, UNITS, Policy, ScoreFunction, Score
 from anytime.inference.risk import control_risk
 from anytime.inference.temperature import fit_temperatures
 from anytime.inference.thresholds import RULES
-from anytime.inputs import explained
+from anytime.inputs import explained, nan_cause
 from anytime.network import AnytimeNetwork, eval_mode, tensors_of
 
 BUDGET_UNITS = (*UNITS, "fraction")
@@ -138,6 +138,8 @@ def _scores(net: AnytimeNetwork, batches: Iterable[Batch], score: ScoreFunction)
             with explained(net, batch.inputs):
                 answers = net(batch.inputs)
             each.append(torch.stack([scorer.score(exit, outputs) for exit, outputs in enumerate(answers)]))
+            if each[-1].isnan().any():
+                raise AnytimeError(f"the score is NaN for some of these samples: {nan_cause(net, batch.inputs)}")
     if not each:
         raise AnytimeError("there are no batches: give some of (inputs, targets)")
     return torch.cat(each, 1)

@@ -12,6 +12,7 @@ from torch import Tensor
 from anytime.errors import AnytimeError, check_number
 from anytime.evaluation import Outputs, collect
 from anytime.files import read_json, write_json
+from anytime.inputs import nan_rows
 from anytime.network import AnytimeNetwork
 
 FILE = "sets.json"
@@ -49,6 +50,8 @@ class ConformalSets:
             raise AnytimeError(f"the sets are for a network of {len(self.cutoffs)} exits; the answer is of a later one")
         cutoffs = torch.tensor(self.cutoffs, dtype=torch.float64)[exits]
         p = logits.cpu().double().softmax(-1)
+        if p.isnan().any():
+            raise AnytimeError(f"the probabilities are NaN for {nan_rows(p)}: its logits are infinite or NaN")
         return (p >= cutoffs[..., None]) | (p == p.amax(-1, keepdim=True))
 
     def save(self, folder: str | Path) -> Path:

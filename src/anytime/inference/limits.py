@@ -13,7 +13,7 @@ from torch import Tensor
 from anytime.cost import Costs, known_costs
 from anytime.errors import AnytimeError, check_integer
 from anytime.inference.clock import Clock
-from anytime.inputs import COMPLAINTS, as_input, explain, explained
+from anytime.inputs import COMPLAINTS, as_input, check_outputs, explain, explained
 from anytime.meta import shapes_later
 from anytime.network import Step
 
@@ -94,6 +94,7 @@ def predict(
 
     Raises:
         UnfinishedError: if not even the first exit could be reached.
+        AnytimeError: if its outputs are NaN.
 
     Examples:
         >>> import anytime
@@ -202,12 +203,14 @@ def answers(net: Any, x: Any, limits: Limits, clock: Clock, every: bool) -> Iter
     watched = every or limits.deadline is not None or limits.stop is not None
     if not watched and getattr(net, "joins_stages", False):
         (step,) = net.steps(x, [-1 if last is None else last])
+        check_outputs(net, x, step.logits, step.exit)
         yield Prediction(step.logits, step.exit, clock.seconds, last is None, bound, count)
         return
 
     def evaluate(reached: Callable[[], Tensor], limit: str | None, complete: bool = False) -> Prediction:
-        logits, seconds = reached(), clock.head_ended()
-        number = getattr(reached, "exit", exit)
+        logits, number = reached(), getattr(reached, "exit", exit)
+        check_outputs(net, x, logits, number)
+        seconds = clock.head_ended()
         complete = complete or number + 1 == getattr(net, "exits", None)
         prediction = Prediction(logits, number, seconds, complete, None if complete else limit, count, every)
         if exit == 0 and limits.deadline is not None and seconds > limits.deadline:

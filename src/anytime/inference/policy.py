@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 
 from anytime.errors import AnytimeError, check_number
 from anytime.files import read_json, write_json
-from anytime.inputs import as_input, explained
+from anytime.inputs import as_input, check_outputs, explained
 from anytime.losses import per_sample
 from anytime.network import AnytimeNetwork
 
@@ -114,6 +114,7 @@ class Policy:
                 inside = inside[rows]
                 scorer.keep(rows)
             reached = walk.send(rows.to(first.device) if narrowed else None)
+        check_outputs(net, x, logits)
         return Answers(logits, exits)
 
     def leaves(self, exit: int, scores: Tensor) -> Tensor:
