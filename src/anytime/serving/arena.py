@@ -15,7 +15,6 @@ from torch.utils._pytree import tree_map
 
 from anytime.network import tensors_of
 
-
 _FOLDER = "/dev/shm" if os.path.isdir("/dev/shm") else tempfile.gettempdir()
 
 
@@ -108,8 +107,8 @@ class Arena:
 def _warn(size: int) -> None:
     megabytes = -(-size // 2**20)
     warnings.warn(
-        f"{_FOLDER} has less than {megabytes} MB of room for the inputs of a full queue: some are sent as messages, which "
-        f"takes longer; docker run --shm-size={megabytes + 64}m gives it more, or a smaller queue needs less",
+        f"{_FOLDER} has less room than the {megabytes} MB of inputs of a full queue: some are sent as messages, "
+        f"which is slower; docker run --shm-size={megabytes + 64}m gives it more, or a smaller queue needs less",
         stacklevel=2,
     )
 
