@@ -63,10 +63,10 @@ class Arena:
         slot = self._free[-1]
         if slot not in self._reserved and not self._reserve(slot):
             return None
-        self._free.pop()
         described = _described(x.dtype, x.shape) if isinstance(x, Tensor) else _described_tree(x)
         for place, tensor in zip(tensors_of(self.get(slot, described)), tensors, strict=True):
             place.copy_(tensor.detach())
+        self._free.pop()  # now that nothing can fail any more
         return slot, described
 
     def _reserve(self, slot: int) -> bool:
