@@ -87,6 +87,8 @@ def explain(error: Exception, net: Any, x: Any) -> None:
             raise AnytimeError(
                 f"{given}: normalize pixels as in training first: net.preprocess(pixels), or data.normalize(pixels)"
             ) from error
+        if leaf.is_complex():
+            raise AnytimeError(f"{given}: give it real numbers, e.g. x.real or x.abs()") from error
         if leaf.is_floating_point() or _about_types(error):
             raise AnytimeError(f"{given}: convert it with x.to(torch.{_name(weight)})") from error
 

@@ -37,10 +37,16 @@ class Transport:
 
 async def connected(**limits):
     """A connection to an application that reads no bodies, and its transport."""
-    config = Config(PlainTextResponse("hello"), log_config=None)
-    connection, transport = bounded(Limits(**limits))(config, ServerState(), {}), Transport()
-    connection.connection_made(transport)
-    return connection, transport
+    return (await several(1, **limits))[0]
+
+
+async def several(count, **limits):
+    """Connections to one server, each with its transport."""
+    config, state, kind = Config(PlainTextResponse("hello"), log_config=None), ServerState(), bounded(Limits(**limits))
+    every = [(kind(config, state, {}), Transport()) for _ in range(count)]
+    for connection, transport in every:
+        connection.connection_made(transport)
+    return every
 
 
 async def soon(condition):
@@ -96,3 +102,27 @@ def test_headers_without_an_end(part):
 
 def test_an_address_without_an_end():
     assert replies(b"GET /", *[b"a" * 500] * 9).startswith(b"HTTP/1.1 431")
+
+
+def test_the_connection_that_is_idle_for_longest_makes_room():
+    async def opened():
+        every = await several(3, connections=3)
+        (first, transport), (second, other), (third, _) = every
+        first.data_received(b"GET / HTTP/1.1\r\n\r\n")  # idle since now
+        assert await soon(lambda: b"hello" in transport.written)
+        second.data_received(b"POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\n")
+        assert not second.cycle.response_complete  # busy
+        closed = []
+        for _ in range(3):
+            new, at = type(first)(first.config, first.server_state, {}), Transport()
+            new.connection_made(at)
+            closed.append([each.transport.closed for each in (third, first, second)] + [at.written[:12]])
+            new.data_received(b"POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\n")
+        assert not other.closed
+        return closed
+
+    assert asyncio.run(opened()) == [
+        [True, False, False, b""],
+        [True, True, False, b""],
+        [True, True, False, b"HTTP/1.1 503"],
+    ]

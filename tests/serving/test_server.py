@@ -1,6 +1,7 @@
 """The server process: who may use it, what it bears, and how it ends."""
 
 import os
+import resource
 import shutil
 import signal
 import socket
@@ -8,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import httpx
@@ -17,6 +18,8 @@ from pictures import encoded
 from waiting import until
 
 import anytime
+from anytime.serving.limits import Limits
+from anytime.serving.server import within_files
 
 TOKEN = "a-token-of-sixteen-or-more"
 
@@ -85,6 +88,7 @@ def test_pages_of_other_sites_may_not_use_a_server(strict):
 def strict(serve_with, run_folder):
     """A server with limits that tests can reach."""
     limits = {"body": 10_000, "bodies": 30_000, "header": 4_000, "read": 1.0, "streams": 1, "pixels": 10_000}
+    limits["connections"] = 30
     with serve_with(run_folder, **limits) as running:
         yield running
 
@@ -108,6 +112,24 @@ def test_bodies_that_are_too_large(strict):
 def test_headers_that_are_too_large(strict, size, end):
     reply = raw(strict, b"GET /models HTTP/1.1\r\nHost: localhost\r\nX: " + size * b"a" + end)
     assert reply.startswith(b"HTTP/1.1 431"), reply[:200]
+
+
+def test_idle_connections_keep_nobody_out(strict):
+    with ExitStack() as idle:
+        for _ in range(100):
+            idle.enter_context(socket.create_connection(("127.0.0.1", strict.port)))
+        with strict.client() as client:
+            assert client.get("/v2/health/live").status_code == 200
+
+
+def test_connections_leave_files_to_everything_else():
+    files, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(files, 1024), most))
+    try:
+        assert within_files(Limits(connections=10**6)).connections <= 768
+        assert within_files(Limits(connections=5)).connections == 5
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (files, most))
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_flatten
 
 from anytime.errors import check_integer
 from anytime.inference.measuring import Kind, add_to_file, kind_of, measure, read_from_file
-from anytime.inputs import as_input
+from anytime.inputs import as_input, explained
 
 FILE = "batch_times.json"
 BATCHES = (1, 2, 4, 8, 16, 32)
@@ -63,7 +63,7 @@ def read_batch_times(folder: str | Path) -> list[BatchTimes]:
 
 def _checked(stages: list[Any], heads: list[Any], kind: Kind) -> BatchTimes:
     lines = [Line(*map(float, line)) for line in stages]
-    after = [line and Line(*map(float, line)) for line in heads]
+    after = [None if line is None else Line(*map(float, line)) for line in heads]
     if not all(0 <= n < 1e9 for n in chain(*lines, *(line for line in after if line))):
         raise ValueError("seconds must be numbers >= 0")
     return BatchTimes(lines, after, kind)
@@ -94,7 +94,9 @@ def measure_batches(
     found = {}
     end = time.perf_counter() + seconds
     for batch in sorted(batches):
-        found[batch] = measure(net, net.join([example] * check_integer("batch", batch)), repeats, warmup=1)
+        x = net.join([example] * check_integer("batch", batch))
+        with explained(net, x):
+            found[batch] = measure(net, x, repeats, warmup=1)
         if time.perf_counter() > end:
             break
     stages, heads = [], []

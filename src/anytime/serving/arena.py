@@ -63,10 +63,10 @@ class Arena:
         slot = self._free[-1]
         if slot not in self._reserved and not self._reserve(slot):
             return None
-        self._free.pop()
         described = _described(x.dtype, x.shape) if isinstance(x, Tensor) else _described_tree(x)
         for place, tensor in zip(tensors_of(self.get(slot, described)), tensors, strict=True):
             place.copy_(tensor.detach())
+        self._free.pop()  # now that nothing can fail any more
         return slot, described
 
     def _reserve(self, slot: int) -> bool:
@@ -107,8 +107,8 @@ class Arena:
 def _warn(size: int) -> None:
     megabytes = -(-size // 2**20)
     warnings.warn(
-        f"{_FOLDER} has less than {megabytes} MB of room for the inputs of a full queue: some are sent as messages, "
-        f"which takes longer; docker run --shm-size={megabytes + 64}m gives it more, or a smaller queue needs less",
+        f"{_FOLDER} has less room than the {megabytes} MB of inputs of a full queue: some are sent as messages, "
+        f"which is slower; docker run --shm-size={megabytes + 64}m gives it more, or a smaller queue needs less",
         stacklevel=2,
     )
 

@@ -1,7 +1,7 @@
-"""A connection with what uvicorn's lacks: bounds for headers and their time, and word of a client that is gone."""
+"""A connection with what uvicorn's lacks: bounds for headers, their time and the number of connections; disconnects."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
@@ -10,17 +10,20 @@ from anytime.serving.limits import Limits
 
 def bounded(limits: Limits) -> type[HttpToolsProtocol]:
     """A protocol for uvicorn with these limits."""
-    return type("Bounded", (Connection,), {"limits": limits})
+    return type("Bounded", (Connection,), {"limits": limits, "idle": {}})
 
 
 class Connection(HttpToolsProtocol):
     """One client. A request's headers must be here within ``limits.read`` seconds and ``limits.header`` bytes;
-    what comes after a reply counts as the beginning of the next one.
+    what comes after a reply counts as the beginning of the next one. A connection beyond ``limits.connections`` closes
+    the one that has been without a request for longest, so that idle connections keep nobody out.
 
     Requests find it as ``scope["connection"]``.
     """
 
     limits = Limits()
+    idle: ClassVar[dict["Connection", None]] = {}
+    """The server's connections without a request, in the order in which they became so."""
     lost = False
     """Whether the client is gone."""
     on_lost: Callable[[], object] | None = None
@@ -31,10 +34,19 @@ class Connection(HttpToolsProtocol):
         super().connection_made(transport)
         self._header_bytes, self._unfinished, self._in_headers, self._timer = 0, 0, True, None
         self._expect_headers()
+        if len(self.connections) > self.limits.connections:
+            oldest = next(iter(self.idle), None)
+            if oldest is None:
+                self._refuse(503, "too many connections are open")
+                return
+            del self.idle[oldest]
+            oldest.transport.close()
+        self.idle[self] = None
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client is gone."""
         self._forget_timer()
+        self.idle.pop(self, None)
         super().connection_lost(exc)
         self.lost = True
         if self.on_lost is not None:
@@ -70,8 +82,15 @@ class Connection(HttpToolsProtocol):
         """All headers are here; the application reads the body."""
         self._forget_timer()
         self._in_headers = False
+        self.idle.pop(self, None)
         self.scope["connection"] = self  # type: ignore[typeddict-unknown-key]
         super().on_headers_complete()
+
+    def on_response_complete(self) -> None:
+        """A reply is sent."""
+        super().on_response_complete()
+        if self.cycle.response_complete and not self.transport.is_closing():
+            self.idle[self] = None
 
     def send_400_response(self, msg: str) -> None:
         """What cannot be parsed is answered with 400, or 431 if that is the reason."""

@@ -16,7 +16,7 @@ from anytime.files import read_json
 from anytime.inference.batch_times import BatchTimes, read_batch_times
 from anytime.inference.policy import FILE as POLICY
 from anytime.inference.policy import Policy
-from anytime.inputs import as_input
+from anytime.inputs import as_input, like_weights
 from anytime.network import AnytimeNetwork, tensors_of
 from anytime.serving.tables import check_accuracy
 
@@ -77,7 +77,7 @@ class Model:
             accuracy = saved_accuracy(folder, exits) or [(exit + 1) / exits for exit in range(exits)]
         check_accuracy(accuracy, exits)
         times = [profile] if profile is not None else read_batch_times(source.times_folder) if source else []
-        example = as_input(network, example_for(network) if example is None else example)
+        example = like_weights(network, example_for(network)) if example is None else as_input(network, example)
         return Model(network, policy or None, list(accuracy), times, example, source)
 
     def check_input(self, x: Any, largest: int) -> int:
@@ -120,7 +120,9 @@ def saved_accuracy(folder: Path | None, exits: int) -> list[float] | None:
     if folder is None or not (folder / "evaluation.json").is_file():
         return None
     errors = read_json(folder / "evaluation.json").get("errors")
-    if not isinstance(errors, list) or len(errors) != exits or any(not isinstance(e, int | float) for e in errors):
+    if not isinstance(errors, list) or len(errors) != exits:
+        return None
+    if not all(isinstance(error, int | float) and 0 <= error <= 1 for error in errors):  # of another kind, or NaN
         return None
     return [1 - error for error in errors]
 

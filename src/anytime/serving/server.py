@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
@@ -59,7 +60,7 @@ def serve(
             f"--host {host}: other machines could use this server; give a --token-file that clients must know, or "
             "write --no-auth"
         )
-    limits = limits or Limits()
+    limits = within_files(limits or Limits())
     torch.set_num_threads(1)  # the engines compute
     with ExitStack() as stack:
         listener = stack.enter_context(bound_socket(host, port))
@@ -78,13 +79,23 @@ def serve(
             access_log=False,
             server_header=False,
             backlog=2048,
-            limit_concurrency=limits.connections,
             timeout_keep_alive=int(limits.idle),
             timeout_graceful_shutdown=5,
         )
         name = f"[{host}]" if ":" in host else host
         address = f"http://{name}:{listener.getsockname()[1]}"
         runner.run(Server(config, service, lambda: say(f"ready {address}")).serve([listener]))
+
+
+def within_files(limits: Limits) -> Limits:
+    """Limits whose connections leave a quarter of the files that this process may open to everything else."""
+    if sys.platform == "win32":  # which has no such limit
+        return limits
+    import resource
+
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = limits.connections if files == resource.RLIM_INFINITY else min(limits.connections, 3 * files // 4)
+    return replace(limits, connections=most)
 
 
 def bound_socket(host: str, port: int) -> socket.socket:

@@ -272,7 +272,7 @@ def _encoded(news: News) -> Any:
 
 
 def _packed(logits: Tensor) -> tuple[bytearray, tuple[int, ...]]:
-    return bytearray(logits.numpy()), tuple(logits.shape)
+    return bytearray(logits.float().numpy()), tuple(logits.shape)
 
 
 def _decoded(news: Any) -> News:
