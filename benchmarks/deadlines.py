@@ -1,92 +1,131 @@
-"""Predictions under random deadlines between 0 and 1.5 times the full time: how late, how deep. One thread, batch 1.
+"""The share of answers in time by the caller's clock, and how deep they are, for deadlines up to 1.5 times the full time.
 
-python benchmarks/deadlines.py                   # resann-9-16, 10,000 predictions
-python benchmarks/deadlines.py resann-9-16 2000
+python benchmarks/deadlines.py                       # resann-9-16, batch 1, one thread: quiet, then beside busy processes
+python benchmarks/deadlines.py --frames 300 --only busy --confidence 0.95
+python benchmarks/deadlines.py --realtime            # the same within anytime.realtime(), as root or with ulimit -r
+
+A frame asks ``predict`` and counts as in time if the call returned before the deadline; errors and refusals count as
+not in time. Every other frame is a walk through the whole network whose stages are timed: how deep the deadline would
+have let it come is the hindsight. "Busy" is one process per core that never sleeps.
 """
 
-import random
+import argparse
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from itertools import accumulate
 
 import torch
 from ratio import fact, machine, verdict
 
 import anytime
+from anytime.distributed import cores
+
+SHARES = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5)
+QUIET, BUSY, DEPTH, EARLY_DEPTH, BUSY_DEPTH = 0.99, 0.95, 0.85, 0.5, 0.45
 
 
-def seconds_to_first_exit(net: anytime.AnytimeNetwork, x: torch.Tensor) -> float:
-    """Seconds that the first exit takes now, by a clock of our own: the median of three runs."""
-    times = []
-    for _ in range(3):
-        begun = time.perf_counter()
-        with torch.inference_mode():
-            net(x, [0])
-        times.append(time.perf_counter() - begun)
-    return statistics.median(times)
+@contextmanager
+def busy_processes() -> Iterator[None]:
+    """One process per core that never sleeps."""
+    processes = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(cores())]
+    time.sleep(0.5)
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
 
 
-def main(name: str, predictions: int) -> None:
-    torch.set_num_threads(1)
-    net = anytime.create_model(name).eval()
-    x = torch.randn(1, 3, 32, 32)
-    with torch.inference_mode():
-        right = [logits.clone() for logits in net(x)]
-    profile = anytime.profile(net, x, repeats=200, warmup=50)
-    full, stage = profile.alone[-1], max(profile.stages)
-    print(f"{name}, batch 1, {machine()}")
-    fact("full_ms", 1000 * full, "ms to the last exit")
-    fact("longest_stage_ms", 1000 * stage, "ms")
+@torch.inference_mode()
+def full_walk(net: anytime.AnytimeNetwork, x: torch.Tensor) -> list[float]:
+    """Seconds to each exit's prediction in one walk; only the last head runs, and counts for each."""
+    begun, ends = time.perf_counter(), []
+    for reached in net.walk(x):
+        ends.append(time.perf_counter() - begun)
+    reached()
+    head = time.perf_counter() - begun - ends[-1]
+    return [end + head for end in ends]
 
-    draw = random.Random(0)
-    late, fits, could, wrong, refused, refused_wrongly, too_late, again = [], [], [], 0, 0, 0, 0, profile
-    for i in range(predictions):
-        if i % 250 == 0:  # the machine's speed changes: what fits now is measured again
-            again = anytime.profile(net, x, repeats=20, warmup=2)
-        deadline = draw.uniform(0, 1.5 * full)
+
+def frames(net: anytime.AnytimeNetwork, x: torch.Tensor, deadline: float, count: int, pause: float, confidence: float):
+    """For each frame whether it was in time and its exit (0 if none); the exits reachable in the walks between."""
+    in_time, exits, hindsight = [], [], []
+    following = time.perf_counter()
+    for i in range(2 * count):
+        if pause:
+            following = max(following + pause, time.perf_counter())
+            time.sleep(max(following - time.perf_counter(), 0.0))
+        if i % 2:
+            hindsight.append(sum(seconds <= deadline for seconds in full_walk(net, x)))
+            continue
         begun = time.perf_counter()
         try:
-            prediction = anytime.predict(net, x, deadline=deadline)
-        except anytime.UnfinishedError as error:
-            spent = time.perf_counter() - begun
-            if error.prediction is None:
-                refused += 1
-                refused_wrongly += spent + seconds_to_first_exit(net, x) < deadline
-            else:
-                too_late += 1
-                wrong += spent <= deadline  # it was in time by our clock
-            continue
-        late.append(time.perf_counter() - begun - deadline)
-        wrong += not torch.equal(prediction.logits, right[prediction.exit])
-        deepest = again.deepest(deadline)
-        fits.append((prediction.exit - deepest) if deepest is not None else 0)
-        further = again.alone[min(prediction.exit + 2, net.exits - 1)] - again.alone[prediction.exit]
-        pace = prediction.seconds / again.alone[prediction.exit]
-        could.append(net.exits - prediction.exit > 2 and prediction.seconds + pace * further < deadline)
-    share = {shift: fits.count(shift) / len(fits) for shift in sorted(set(fits))}
-    late.sort()
-    p50, p99 = statistics.median(late), late[int(0.99 * len(late))]
-    fact("answered", len(late))
-    fact("unfinished", refused + too_late, "without time for the first exit")
-    fact("refused", refused, "of them before they began")
-    fact("refused_wrongly", refused_wrongly, "although the first exit, run right after, was fast enough")
-    fact("wrong", wrong, "predictions")
-    fact("overrun_p50_ms", 1000 * p50, "ms")
-    fact("overrun_p99_ms", 1000 * p99, "ms")
-    fact("overrun_largest_ms", 1000 * late[-1], "ms")
+            prediction = anytime.predict(net, x, deadline=deadline, confidence=confidence)
+        except anytime.UnfinishedError:
+            in_time.append(False)
+            exits.append(0)
+        else:
+            in_time.append(time.perf_counter() - begun <= deadline)
+            exits.append(prediction.exit + 1)
+    return in_time, exits, hindsight
+
+
+def main(model: str, count: int, only: str, confidence: float, realtime: bool) -> None:
+    """Print a row for each backend, load, rhythm and deadline, and a verdict for each."""
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    x = torch.randn(1, 3, 32, 32)
+    eager = anytime.create_model(model).eval()
+    nets = {"eager": eager, "onnx": anytime.load_exported(anytime.export.onnx(eager, x, tempfile.mkdtemp()))}
+    print(f"{model}, batch 1, one thread, confidence {confidence:g}, {machine()}")
+    for load in ("quiet", "busy") if only == "all" else (only,):
+        for backend, net in nets.items():
+            full = statistics.median(full_walk(net, x)[-1] for _ in range(100))
+            if load == "quiet":
+                fact(f"full_{backend}_ms", 1000 * full, "ms to the last exit")
+            for rhythm, pause in (("30hz", 1 / 30), ("in_a_row", 0.0)):
+                with (
+                    busy_processes() if load == "busy" else nullcontext(),
+                    anytime.realtime() if realtime else nullcontext(),
+                ):
+                    frames(net, x, full, 100, pause, confidence)  # it learns
+                    for share in SHARES:
+                        row(net, x, share, full, count, pause, confidence, f"{load}_{backend}_{rhythm}", realtime)
+
+
+def row(net, x, share, full, count, pause, confidence, name, realtime) -> None:
+    """One deadline."""
+    in_time, exits, hindsight = frames(net, x, share * full, count, pause, confidence)
+    kept, mean, best = statistics.mean(in_time), statistics.mean(exits), statistics.mean(hindsight)
+    possible = statistics.mean(exit > 0 for exit in hindsight)
     print(
-        "exit reached less the deepest that fits by the profile:",
-        ", ".join(f"{s:+d}: {p:.1%}" for s, p in share.items() if p > 0.001),
+        f"{name:24} {share:4.2f} T: {kept:6.1%} in time (possible in {possible:6.1%}), mean exit {mean:4.1f} "
+        f"(hindsight {best:4.1f})",
+        flush=True,
     )
-    verdict("deadlines_valid", wrong / predictions, 0.0)
-    verdict("deadlines_refused_wrongly", refused_wrongly / max(1, refused), 0.05)
-    verdict("deadlines_p50_ms", 1000 * p50, 0.0)
-    verdict("deadlines_p99_over_stage_plus_5ms", p99 / (stage + 0.005), 1.0)
-    print("deepest exit that fits or the one before: by the profile's medians; at the pace of the same prediction")
-    verdict("deadlines_deepest_by_profile", share.get(0, 0) + share.get(-1, 0), 0.95, least=True)
-    verdict("deadlines_deepest_at_its_pace", 1 - sum(could) / len(could), 0.95, least=True)
+    key = f"{name}_{share:g}"
+    if realtime:
+        verdict(f"deadlines_realtime_in_time_{key}", kept, 0.999, least=True)
+    elif name.startswith("quiet"):
+        verdict(f"deadlines_in_time_{key}", kept, QUIET, least=True)
+        verdict(f"deadlines_depth_{key}", mean / max(best, 1e-9), EARLY_DEPTH if share < 0.5 else DEPTH, least=True)
+    elif possible >= 0.97:
+        verdict(f"deadlines_in_time_{key}", kept, BUSY, least=True)
+        verdict(f"deadlines_depth_{key}", mean / max(best, 1e-9), BUSY_DEPTH, least=True)
 
 
 if __name__ == "__main__":
-    name, predictions = [*sys.argv[1:], *("resann-9-16", "10000")[len(sys.argv) - 1 :]]
-    main(name, int(predictions))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", nargs="?", default="resann-9-16")
+    parser.add_argument("--frames", type=int, default=1000, help="per deadline; default: 1000")
+    parser.add_argument("--only", choices=("all", "quiet", "busy"), default="all")
+    parser.add_argument("--confidence", type=float, default=0.99)
+    parser.add_argument("--realtime", action="store_true", help="within anytime.realtime()")
+    arguments = parser.parse_args()
+    main(arguments.model, arguments.frames, arguments.only, arguments.confidence, arguments.realtime)

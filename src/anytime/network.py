@@ -165,7 +165,7 @@ class AnytimeNetwork(nn.Module):
     def forget(self) -> None:
         """Forget the known costs and latencies of the stages; call it after changing a stage."""
         vars(self).pop("_costs", None)
-        vars(self).pop("_profiles", None)
+        vars(self).pop("_times", None)
 
     @property
     def units(self) -> "list[tuple[nn.Module, nn.Module | None]]":

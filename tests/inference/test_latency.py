@@ -11,7 +11,7 @@ import torch
 from forge import forge_json
 
 import anytime
-from anytime.inference.latency import profiles_of, remember
+from anytime.inference.latency import times_of, remember
 
 X = torch.zeros(2, 3, 16, 16)
 
@@ -73,15 +73,15 @@ def test_what_is_known_stays_with_the_network():
     net = anytime.create_model("resann-2-8").eval()
     anytime.profile(net, X, repeats=1)
     cost = anytime.predict(net, X).macs
-    known = profiles_of(net)
-    assert known.keys() == profiles_of(copy.deepcopy(net)).keys() == profiles_of(pickle.loads(pickle.dumps(net))).keys()
+    known = times_of(net)
+    assert known.keys() == times_of(copy.deepcopy(net)).keys() == times_of(pickle.loads(pickle.dumps(net))).keys()
     assert net.state_dict().keys() == anytime.create_model("resann-2-8").state_dict().keys()
     twin = copy.deepcopy(net)
-    before = dict(profiles_of(twin))
+    before = dict(times_of(twin))
     anytime.predict(net, X[:1])
-    assert profiles_of(twin) == before, "a copy learns by itself"
+    assert times_of(twin) == before, "a copy learns by itself"
     net.forget()
-    assert not profiles_of(net)
+    assert not times_of(net)
     assert anytime.predict(net, X).macs == cost
 
 
@@ -90,7 +90,7 @@ def test_changing_the_exits_of_an_ensemble_forgets_its_stages():
     anytime.profile(eann, X, repeats=1)
     macs = anytime.predict(eann, X).macs
     eann.offered = eann.offered[:2]
-    assert not profiles_of(eann)
+    assert not times_of(eann)
     assert anytime.predict(eann, X).macs < macs
 
 
@@ -101,8 +101,8 @@ def test_threads_that_learn_at_once_learn_one_network():
         thread.start()
     for thread in threads:
         thread.join()
-    (known,) = profiles_of(net).values()
-    assert len(known.stages) == len(known.heads) == 6
+    (known,) = times_of(net).values()
+    assert len(known.stages) == len(known.exits) == 6
 
 
 def test_a_prediction_holds_no_lock():

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten
 
 from anytime.errors import check_integer
-from anytime.inference.measuring import Kind, add_to_file, kind_of, measure, read_from_file
+from anytime.inference.measuring import Kind, add_to_file, kind_of, measure, medians, read_from_file
 from anytime.inputs import as_input, explained
 
 FILE = "batch_times.json"
@@ -96,7 +96,7 @@ def measure_batches(
     for batch in sorted(batches):
         x = net.join([example] * check_integer("batch", batch))
         with explained(net, x):
-            found[batch] = measure(net, x, repeats, warmup=1)
+            found[batch] = medians(measure(net, x, repeats, warmup=1))
         if time.perf_counter() > end:
             break
     stages, heads = [], []

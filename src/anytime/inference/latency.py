@@ -1,8 +1,7 @@
 """Seconds of each stage and head: measured, learned while predicting, kept beside the model."""
 
-from dataclasses import dataclass, field
-from itertools import accumulate, zip_longest
-from math import inf
+from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,8 @@ from torch.utils.data import DataLoader
 
 from anytime.batches import batches_of
 from anytime.errors import AnytimeError, check_integer
-from anytime.inference.measuring import Kind, add_to_file, kind_of, measure, read_from_file
+from anytime.inference.measuring import Kind, add_to_file, kind_of, measure, medians, read_from_file
+from anytime.inference.stage_times import StageTimes
 from anytime.inputs import as_input, explained
 from anytime.network import AnytimeNetwork, eval_mode
 
@@ -30,9 +30,6 @@ class Profile:
     stages: list[float]
     heads: list[float | None]
     kind: Kind | None = None
-    refused: int = field(default=0, repr=False, compare=False)
-    """How many predictions in a row were refused because of this profile."""
-
     @property
     def through(self) -> list[float]:
         """Seconds from the start to each exit's prediction, with those of all exits before it."""
@@ -55,36 +52,6 @@ class Profile:
         """The deepest exit that can be reached within ``deadline`` seconds, or None."""
         return next((exit for exit in reversed(range(len(self.alone))) if self.alone[exit] <= deadline), None)
 
-    def ahead(self, stage: int, last: float = 0.0) -> float:
-        """Seconds from the end of a stage (-1: from the start) to the next exit's prediction.
-
-        Args:
-            stage: the stage that has just ended.
-            last: seconds that it took; a stage that was never measured is assumed to take as long.
-        """
-        seconds = 0.0
-        for i in range(stage + 1, len(self.stages)):
-            seconds += self.stages[i]
-            if self.heads[i] is not None:
-                return seconds + self.head(i)
-        return seconds + last
-
-    def head(self, stage: int) -> float:
-        """Seconds of the head after a stage; 0 if not known."""
-        seconds = self.heads[stage] if stage < len(self.heads) else None
-        return 0.0 if seconds is None or seconds == inf else seconds
-
-    def fastest(self, other: "Profile") -> "Profile":
-        """The shorter time of each stage and head, so that a slow moment has no lasting effect.
-
-        Examples:
-            >>> Profile([3.0, 2.0], [0.5, None]).fastest(Profile([4.0, 1.0, 9.0], [0.25, None, inf]))
-            Profile(stages=[3.0, 1.0, 9.0], heads=[0.25, None, inf], kind=None)
-        """
-        stages = [min(pair) for pair in zip_longest(self.stages, other.stages, fillvalue=inf)]
-        pairs = zip_longest(self.heads, other.heads, fillvalue=inf)
-        return Profile(stages, [None if a is None or b is None else min(a, b) for a, b in pairs], self.kind)
-
     def save(self, folder: str | Path) -> Path:
         """Write it beside a model as ``profile.json``, replacing one of the same kind."""
         return add_to_file(Path(folder) / FILE, "profiles", read_profiles(folder), self)
@@ -103,7 +70,7 @@ def _checked(stages: list[float], heads: list[float | None], kind: Kind) -> Prof
     return Profile(list(stages), list(heads), kind)
 
 
-def remember(net: AnytimeNetwork, profile: Profile) -> None:
+def remember(net: AnytimeNetwork, profile: Profile) -> StageTimes:
     """Make predictions of the network use a profile."""
     if profile.kind is None:
         raise AnytimeError("this profile does not say what it was measured with: make it with anytime.profile(net, x)")
@@ -111,16 +78,14 @@ def remember(net: AnytimeNetwork, profile: Profile) -> None:
         raise AnytimeError(
             f"the profile has {len(profile.stages)} stages, the network {len(net.stages)}: it is of another network"
         )
-    profiles_of(net)[profile.kind] = profile
+    times_of(net)[profile.kind] = times = StageTimes(profile.stages, profile.heads)
+    return times
 
 
-def profiles_of(net: Any) -> dict[Kind, Profile]:
-    """The latencies known of a network, kept on it until ``net.forget()``.
-
-    A profile is never changed, only replaced by another: so threads need no lock, and a fork cannot leave one locked.
-    """
+def times_of(net: Any) -> dict[Kind, StageTimes]:
+    """The times known of a network, kept on it until ``net.forget()``; predictions learn them."""
     try:
-        return vars(net).setdefault("_profiles", {})
+        return vars(net).setdefault("_times", {})
     except TypeError:  # an object without attributes of its own
         return {}
 
@@ -155,7 +120,12 @@ def profile(net: AnytimeNetwork, example: Any, repeats: int = 30, warmup: int = 
         example = first.inputs
     example = as_input(net, example)
     with eval_mode(net), explained(net, example):
-        times = measure(net, example, repeats, warmup)
+        runs = measure(net, example, repeats, warmup)
+    times = medians(runs)
     found = Profile([stage for stage, _ in times], [head for _, head in times], kind_of(example))
-    remember(net, found)
+    known = remember(net, found)
+    for run in runs:
+        since = 0.0
+        for stage, (seconds, head) in enumerate(run):
+            since = known.stage_ended(stage, seconds, head is not None, since)
     return found

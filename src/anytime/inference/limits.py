@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from anytime.cost import Costs, known_costs
-from anytime.errors import AnytimeError, check_integer
+from anytime.errors import AnytimeError, check_integer, check_number
 from anytime.inference.clock import Clock
 from anytime.inputs import COMPLAINTS, as_input, check_outputs, explain, explained
 from anytime.meta import shapes_later
@@ -39,6 +39,10 @@ class Prediction:
     """Whether it is from the last exit of the network."""
     stopped_by: str | None
     """The limit that was met: ``deadline``, ``macs``, ``exits`` or ``stop``; None if none was (yet)."""
+    deadline: float | None = None
+    """The deadline that it was asked for with, in seconds from the call."""
+    late: bool = False
+    """Whether it was returned after the deadline."""
     _costs: Callable[[], Costs | None] = field(repr=False, default=lambda: None)
     _every: bool = field(repr=False, default=False)
 
@@ -56,7 +60,8 @@ class UnfinishedError(AnytimeError, TimeoutError):
         stopped_by: the limit: ``deadline``, ``macs``, ``stop``, or the ``timeout`` of ``BackgroundPrediction.result``.
         seconds: seconds from the call to this error.
         needed: what the first exit takes, in seconds (deadline) or MACs (macs); None if not known.
-        prediction: the prediction of the first exit if it came after the deadline; otherwise None.
+        prediction: the prediction of the first exit if it came after the deadline; otherwise None: the network was not
+            begun, since the deadline had passed or less time was left than the first exit takes.
     """
 
     def __init__(
@@ -64,9 +69,10 @@ class UnfinishedError(AnytimeError, TimeoutError):
     ) -> None:
         self.stopped_by, self.seconds, self.needed, self.prediction = stopped_by, seconds, needed, prediction
         unit = "multiply-accumulates" if stopped_by == "macs" else "s"
-        more = "" if needed is None else f": it takes about {needed:.4g} {unit}; allow more, or use a smaller network"
+        more = "" if not needed else f": the first takes about {needed:.4g} {unit}; allow more, or use a smaller network"
+        begun = "; the network was not begun" if needed and not prediction else ""
         late = "; its prediction came too late and is in the attribute .prediction of this error" if prediction else ""
-        super().__init__(f"no exit was reached within the limit ({stopped_by}){more}{late}")
+        super().__init__(f"no exit was reached within the limit ({stopped_by}){more}{late}{begun}")
 
 
 def predict(
@@ -77,12 +83,13 @@ def predict(
     macs: float | None = None,
     exits: int | None = None,
     stop: Stop | None = None,
+    confidence: float = 0.99,
 ) -> Prediction:
     """The best prediction within all limits given; without limits, that of the last exit.
 
-    Only the head of the exit that is returned is evaluated. With a deadline, a stage is not started if it is not
-    expected to end in time. The latencies for that are measured by ``profile``, saved with the model, or learned from
-    earlier predictions.
+    Only the head of the exit that is returned is evaluated. With a deadline, a stage is started only if the next exit's
+    prediction is expected in time: on a machine that behaves as it did lately, 99 of 100 predictions are returned before
+    the deadline. The times for that are measured by ``profile``, saved with the model, and learned from predictions.
 
     Args:
         net: an ``AnytimeNetwork`` in eval mode, or any object with ``steps(x)``.
@@ -91,6 +98,8 @@ def predict(
         macs: multiply-accumulates for the whole input.
         exits: number of exits to go through.
         stop: an event; once it is set, no further stage is started.
+        confidence: the share of predictions that are to be returned before their deadlines; a higher one gives
+            shallower predictions.
 
     Raises:
         UnfinishedError: if not even the first exit could be reached.
@@ -103,7 +112,7 @@ def predict(
         >>> prediction.exit, prediction.complete, prediction.stopped_by
         (1, False, 'exits')
     """
-    clock, limits = Clock(), Limits(deadline, macs, exits, stop)
+    clock, limits = Clock(), Limits(deadline, macs, exits, stop, confidence)
     with torch.inference_mode():
         found = list(answers(net, as_input(net, x), limits, clock, every=False))
     if not found:
@@ -119,6 +128,7 @@ class Limits:
     macs: float | None = None
     exits: int | None = None
     stop: Stop | None = None
+    confidence: float = 0.99
 
     def __post_init__(self) -> None:
         for name, form in (("deadline", "number of seconds, e.g. 0.02"), ("macs", "number, e.g. 2e6")):
@@ -127,6 +137,7 @@ class Limits:
                 raise AnytimeError(f"{name}={value!r} must be a {form}")
         if self.exits is not None:
             check_integer("exits", self.exits)
+        check_number("confidence", self.confidence, above=0, below=1)
         if self.stop is not None and (isinstance(self.stop, type) or not hasattr(self.stop, "is_set")):
             raise AnytimeError(f"stop={self.stop!r} must be an event with is_set(), e.g. threading.Event()")
 
@@ -170,15 +181,15 @@ class Limits:
             raise UnfinishedError("stop", seconds)
         if self.deadline is None:
             return
-        needed = clock.first_exit
-        if seconds >= self.deadline or (seconds + needed >= self.deadline and not clock.try_again()):
+        needed = clock.known.first_exit
+        if seconds >= self.deadline or (seconds + needed >= self.deadline and not clock.known.try_again()):
             raise UnfinishedError("deadline", seconds, needed or None)
 
     def met_after_stage(self, clock: Clock, every: bool) -> str | None:
         """The limit that forbids to start the next stage, if any."""
         if self.stopped():
             return "stop"
-        if self.deadline is not None and clock.next_answer(with_head=every) > self.deadline:
+        if self.deadline is not None and not clock.fits(self.deadline, self.confidence, with_head=every):
             return "deadline"
         return None
 
@@ -212,9 +223,15 @@ def answers(net: Any, x: Any, limits: Limits, clock: Clock, every: bool) -> Iter
         check_outputs(net, x, logits, number)
         seconds = clock.head_ended()
         complete = complete or number + 1 == getattr(net, "exits", None)
-        prediction = Prediction(logits, number, seconds, complete, None if complete else limit, count, every)
-        if exit == 0 and limits.deadline is not None and seconds > limits.deadline:
-            raise UnfinishedError("deadline", seconds, clock.first_exit, prediction)
+        if every:
+            late = limits.deadline is not None and seconds > limits.deadline
+        else:
+            late = clock.finish(limits.deadline, limits.confidence)
+        prediction = Prediction(
+            logits, number, seconds, complete, None if complete else limit, limits.deadline, late, count, every
+        )
+        if exit == 0 and late:
+            raise UnfinishedError("deadline", seconds, clock.known.first_exit, prediction)
         return prediction
 
     exit, answered = -1, False
@@ -240,7 +257,7 @@ def answers(net: Any, x: Any, limits: Limits, clock: Clock, every: bool) -> Iter
 
 
 def _timed_walk(net: Any, x: Any, clock: Clock) -> Iterator[Callable[[], Tensor] | None]:
-    """The exits as the walk reaches them, None after a stage without one; the clock notes and learns the times."""
+    """The exits as the walk reaches them, None after a stage without one; the clock learns the times."""
     first = True
     clock.start()
     try:
@@ -252,8 +269,6 @@ def _timed_walk(net: Any, x: Any, clock: Clock) -> Iterator[Callable[[], Tensor]
         if first:
             explain(error, net, x)
         raise
-    finally:
-        clock.learn()
 
 
 def _walk(net: Any, x: Any) -> Iterator[Callable[[], Tensor] | None]:

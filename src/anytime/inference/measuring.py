@@ -2,7 +2,7 @@
 
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from statistics import median
@@ -53,18 +53,26 @@ def synchronize(device: torch.device) -> None:
         torch.accelerator.synchronize(device)
 
 
-def measure(net: Any, x: Any, repeats: int, warmup: int) -> list[tuple[float, float | None]]:
-    """Seconds of each stage and of the head after it, None where it has none: medians over ``repeats`` runs."""
-    runs = [_clock(net, clone_tensors(x)) for _ in range(warmup + repeats)][warmup:]  # stages may work in place
-    medians = []
+Run = list[tuple[float, float | None]]
+"""Seconds of each stage and of the head after it, None where it has none."""
+
+
+def measure(net: Any, x: Any, repeats: int, warmup: int) -> list[Run]:
+    """``repeats`` runs, after ``warmup`` that are not counted."""
+    return [_clock(net, clone_tensors(x)) for _ in range(warmup + repeats)][warmup:]  # stages may work in place
+
+
+def medians(runs: Sequence[Run]) -> Run:
+    """The medians over runs."""
+    found = []
     for times in zip(*runs, strict=True):
         heads = [head for _, head in times if head is not None]
-        medians.append((median(stage for stage, _ in times), median(heads) if heads else None))
-    return medians
+        found.append((median(stage for stage, _ in times), median(heads) if heads else None))
+    return found
 
 
 @torch.inference_mode()
-def _clock(net: Any, x: Any) -> list[tuple[float, float | None]]:
+def _clock(net: Any, x: Any) -> Run:
     device, times = device_of(x), []
     synchronize(device)
     start = time.perf_counter()
