@@ -1,6 +1,6 @@
-"""The share of answers in time by the caller's clock, and how deep they are, for deadlines up to 1.5 times the full time.
+"""The share of answers in time by the caller's clock, and their exits, for deadlines up to 1.5 times the full time.
 
-python benchmarks/deadlines.py                       # resann-9-16, batch 1, one thread: quiet, then beside busy processes
+python benchmarks/deadlines.py                       # resann-9-16, one thread: quiet, then beside busy processes
 python benchmarks/deadlines.py --frames 300 --only busy --confidence 0.95
 python benchmarks/deadlines.py --realtime            # the same within anytime.realtime(), as root or with ulimit -r
 
@@ -17,7 +17,6 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from itertools import accumulate
 
 import torch
 from ratio import fact, machine, verdict
@@ -46,8 +45,10 @@ def busy_processes() -> Iterator[None]:
 def full_walk(net: anytime.AnytimeNetwork, x: torch.Tensor) -> list[float]:
     """Seconds to each exit's prediction in one walk; only the last head runs, and counts for each."""
     begun, ends = time.perf_counter(), []
+    reached = None
     for reached in net.walk(x):
         ends.append(time.perf_counter() - begun)
+    assert reached is not None
     reached()
     head = time.perf_counter() - begun - ends[-1]
     return [end + head for end in ends]

@@ -18,6 +18,7 @@ from anytime.inference.calibration import calibrate
 from anytime.inference.latency import Profile, profile
 from anytime.inference.limits import Prediction, UnfinishedError, predict
 from anytime.inference.policy import Policy
+from anytime.inference.realtime import realtime
 from anytime.models import create_model, list_models
 from anytime.models.pretrained import load_pretrained
 from anytime.network import AnytimeNetwork, Step
@@ -66,6 +67,7 @@ __all__ = [
     "load_pretrained",
     "predict",
     "profile",
+    "realtime",
     "save",
     "start",
 ]

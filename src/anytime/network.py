@@ -66,6 +66,14 @@ class OwnRows:
         raise NotImplementedError
 
 
+class Deadlines(NamedTuple):
+    """How many predictions under a deadline were returned in time."""
+
+    kept: int
+    missed: int
+    """Returned late; or not even begun, since the first exit takes longer."""
+
+
 class AnytimeNetwork(nn.Module):
     """A sequence of stages f_1 … f_L with a prediction g_i(x_i) after each (Sec. 3, Fig. 1b of the paper).
 
@@ -166,6 +174,20 @@ class AnytimeNetwork(nn.Module):
         """Forget the known costs and latencies of the stages; call it after changing a stage."""
         vars(self).pop("_costs", None)
         vars(self).pop("_times", None)
+
+    @property
+    def deadlines(self) -> Deadlines:
+        """How many predictions of this network were in time, and how many were not, since ``forget()``.
+
+        Examples:
+            >>> import anytime
+            >>> net = anytime.create_model("resann-1-8").eval()
+            >>> prediction = anytime.predict(net, torch.zeros(1, 3, 32, 32), deadline=60.0)
+            >>> net.deadlines, prediction.late
+            (Deadlines(kept=1, missed=0), False)
+        """
+        known = vars(self).get("_times", {}).values()
+        return Deadlines(sum(times.kept for times in known), sum(times.missed for times in known))
 
     @property
     def units(self) -> "list[tuple[nn.Module, nn.Module | None]]":

@@ -11,7 +11,7 @@ import torch
 from forge import forge_json
 
 import anytime
-from anytime.inference.latency import times_of, remember
+from anytime.inference.latency import remember, times_of
 
 X = torch.zeros(2, 3, 16, 16)
 

@@ -122,6 +122,7 @@ def start(
     macs: float | None = None,
     exits: int | None = None,
     stop: Stop | None = None,
+    confidence: float = 0.99,
 ) -> BackgroundPrediction:
     """Start a prediction in a thread and return at once; every exit is evaluated on the way.
 
@@ -132,6 +133,7 @@ def start(
         macs: multiply-accumulates for the whole input.
         exits: number of exits to go through.
         stop: an event; once it is set, no further stage is started.
+        confidence: the share of predictions that are to be there before their deadlines.
 
     Examples:
         >>> import anytime
@@ -141,7 +143,7 @@ def start(
         ...     background.result().exit
         2
     """
-    clock, limits = Clock(), Limits(deadline, macs, exits, stop)
+    clock, limits = Clock(), Limits(deadline, macs, exits, stop, confidence)
     return BackgroundPrediction(net, as_input(net, x), limits, clock)
 
 
@@ -153,6 +155,7 @@ def astart(
     macs: float | None = None,
     exits: int | None = None,
     stop: Stop | None = None,
+    confidence: float = 0.99,
 ) -> AsyncGenerator[Prediction, None]:
     """The predictions of ``start`` as an asynchronous iterator; leaving the loop stops the network.
 
@@ -167,7 +170,7 @@ def astart(
         >>> asyncio.run(exits())
         [0, 1, 2]
     """
-    clock, limits = Clock(), Limits(deadline, macs, exits, stop)
+    clock, limits = Clock(), Limits(deadline, macs, exits, stop, confidence)
     return _astart(net, as_input(net, x), limits, clock)
 
 

@@ -30,6 +30,7 @@ class Profile:
     stages: list[float]
     heads: list[float | None]
     kind: Kind | None = None
+
     @property
     def through(self) -> list[float]:
         """Seconds from the start to each exit's prediction, with those of all exits before it."""
@@ -125,7 +126,5 @@ def profile(net: AnytimeNetwork, example: Any, repeats: int = 30, warmup: int = 
     found = Profile([stage for stage, _ in times], [head for _, head in times], kind_of(example))
     known = remember(net, found)
     for run in runs:
-        since = 0.0
-        for stage, (seconds, head) in enumerate(run):
-            since = known.stage_ended(stage, seconds, head is not None, since)
+        known.walked([stage for stage, _ in run], (), since=0.0)
     return found

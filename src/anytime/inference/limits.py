@@ -69,7 +69,7 @@ class UnfinishedError(AnytimeError, TimeoutError):
     ) -> None:
         self.stopped_by, self.seconds, self.needed, self.prediction = stopped_by, seconds, needed, prediction
         unit = "multiply-accumulates" if stopped_by == "macs" else "s"
-        more = "" if not needed else f": the first takes about {needed:.4g} {unit}; allow more, or use a smaller network"
+        more = "" if not needed else f": the first takes about {needed:.4g} {unit}; allow more, or a smaller network"
         begun = "; the network was not begun" if needed and not prediction else ""
         late = "; its prediction came too late and is in the attribute .prediction of this error" if prediction else ""
         super().__init__(f"no exit was reached within the limit ({stopped_by}){more}{late}{begun}")
@@ -88,8 +88,8 @@ def predict(
     """The best prediction within all limits given; without limits, that of the last exit.
 
     Only the head of the exit that is returned is evaluated. With a deadline, a stage is started only if the next exit's
-    prediction is expected in time: on a machine that behaves as it did lately, 99 of 100 predictions are returned before
-    the deadline. The times for that are measured by ``profile``, saved with the model, and learned from predictions.
+    prediction is expected in time: on a machine that behaves as it did lately, 99 of 100 predictions are returned
+    before the deadline. The times for that are measured by ``profile``, saved with the model, and learned from predictions.
 
     Args:
         net: an ``AnytimeNetwork`` in eval mode, or any object with ``steps(x)``.
@@ -183,6 +183,7 @@ class Limits:
             return
         needed = clock.known.first_exit
         if seconds >= self.deadline or (seconds + needed >= self.deadline and not clock.known.try_again()):
+            clock.known.missed += 1
             raise UnfinishedError("deadline", seconds, needed or None)
 
     def met_after_stage(self, clock: Clock, every: bool) -> str | None:
@@ -215,7 +216,7 @@ def answers(net: Any, x: Any, limits: Limits, clock: Clock, every: bool) -> Iter
     if not watched and getattr(net, "joins_stages", False):
         (step,) = net.steps(x, [-1 if last is None else last])
         check_outputs(net, x, step.logits, step.exit)
-        yield Prediction(step.logits, step.exit, clock.seconds, last is None, bound, count)
+        yield Prediction(step.logits, step.exit, clock.seconds, last is None, bound, _costs=count)
         return
 
     def evaluate(reached: Callable[[], Tensor], limit: str | None, complete: bool = False) -> Prediction:

@@ -18,58 +18,53 @@ processor keeps it for some milliseconds. So their rate is learned as a function
 | rate | pauses per second of running, by the seconds since the last pause |
 | length | share of the pauses that were longer than given seconds |
 
-All of it is forgotten at a stated rate: the noise and the rate over ``STAGES`` stages, the lengths over 64 pauses.
+All of it is forgotten at a stated rate, see ``STAGES``.
 Nothing locks: threads that learn at once may lose a number, and a forked process has a copy of its own.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
-from math import exp, inf, log
+from collections.abc import Iterable, Sequence
+from math import exp, inf
 
-STAGES, PREDICTIONS = 3000, 100
-"""After so many stages, or so many predictions, what was seen counts for 1/e."""
+STAGES, PREDICTIONS, PAUSES = 3000, 100, 64
+"""After so many stages, or predictions, what was seen counts for 1/e; lengths of pauses after so many pauses too."""
+_PAUSE = exp(1 / PAUSES)
 SHORTEST_PAUSE = 0.0003
 """A stage that takes twice as long as expected, and so many seconds more, was interrupted."""
 
 
-def _geometric(first: float, ratio: float, count: int) -> list[float]:
-    return [first * ratio**i for i in range(count)]
-
-
 class Tail:
-    """The share of the latest values that were above a level; older values count less.
+    """The share of the latest values that were above a level.
 
     Args:
         levels: rising.
-        memory: number of values after which one counts for 1/e.
 
     Examples:
-        >>> tail = Tail([1.0, 2.0, 4.0], memory=100)
+        >>> tail = Tail([1.0, 2.0, 4.0])
         >>> for value in (0.5, 1.5, 3.0, 3.0):
         ...     tail.note(value)
-        >>> round(tail.above(2.5), 2), tail.above(4.0)
+        >>> tail.above(2.5), tail.above(4.0)
         (0.5, 0.0)
     """
 
-    __slots__ = ("counts", "growth", "levels", "total", "weight")
+    __slots__ = ("counts", "levels", "total", "weight")
 
-    def __init__(self, levels: Sequence[float], memory: float) -> None:
+    def __init__(self, levels: Sequence[float]) -> None:
         self.levels, self.counts = levels, [0.0] * len(levels)
-        self.total, self.weight, self.growth = 0.0, 1.0, exp(1 / memory)
+        self.total, self.weight = 0.0, 1.0
 
     def note(self, value: float) -> None:
         """Take a value into account."""
-        self.weight *= self.growth
         self.total += self.weight
         for i in range(bisect_left(self.levels, value)):
             self.counts[i] += self.weight
+
+    def age(self, factor: float) -> None:
+        """Let what was seen so far count for less by a factor."""
+        self.weight *= factor  # of what comes: that is quicker
         if self.weight > 1e12:
             self.counts, self.total = [n / self.weight for n in self.counts], self.total / self.weight
             self.weight = 1.0
-
-    def age(self, factor: float) -> None:
-        """Let all that was seen count for less."""
-        self.weight *= factor
 
     def above(self, level: float) -> float:
         """The share above the largest of the levels that is not above ``level``; 0 before the first value."""
@@ -80,71 +75,61 @@ class Pauses:
     """How often a running process is interrupted, by the seconds since its last pause, and for how long.
 
     Examples:
-        >>> pauses = Pauses(memory=1000)
+        >>> pauses = Pauses()
         >>> for _ in range(100):                    # it runs for 3 ms, then it is interrupted for 4
-        ...     pauses.ran(0.001, since=0.0)
-        ...     pauses.ran(0.001, since=0.001)
-        ...     pauses.ran(0.001, since=0.002)
+        ...     for since in (0.0, 0.001, 0.002):
+        ...         pauses.ran(0.001, since)
         ...     pauses.interrupted(0.004, since=0.0035)
-        >>> pauses.longer(0.001, 0.003, since=0.0) < 0.02 < 0.5 < pauses.longer(0.001, 0.003, since=0.003)
+        >>> pauses.longer(0.001, 0.003, since=0.0) < 0.05 < 0.5 < pauses.longer(0.001, 0.003, since=0.003)
         True
         >>> pauses.longer(0.001, 0.005, since=0.003)
         0.0
     """
 
-    __slots__ = ("count", "growth", "lengths", "pauses", "running", "seconds", "weight")
+    __slots__ = ("count", "lengths", "pauses", "running", "seconds", "weight")
 
-    BINS, FIRST, RATIO, PRIOR = 80, 0.0001, 1.08, 3
+    BINS, PER_SECOND = 120, 5000
+    PRIOR = 3
+    """Where little has been seen, the mean rate counts too: as much as so many stages."""
 
-    def __init__(self, memory: float) -> None:
+    def __init__(self) -> None:
         self.pauses, self.running = [0.0] * self.BINS, [0.0] * self.BINS
         self.count = self.seconds = 0.0
-        self.weight, self.growth = 1.0, exp(1 / memory)
-        self.lengths = Tail(_geometric(0.0002, 1.2, 40), memory=64)
-
-    def _bin(self, since: float) -> int:
-        return min(int(log(since / self.FIRST) / _LOG_RATIO), self.BINS - 1) if since > self.FIRST else 0
+        self.weight = 1.0
+        self.lengths = Tail([0.0002 * 1.2**i for i in range(40)])
 
     def ran(self, seconds: float, since: float) -> None:
         """A stage ran without a pause, ``since`` seconds after the last one."""
-        self.weight *= self.growth
         amount = seconds * self.weight
-        self.running[self._bin(since + 0.5 * seconds)] += amount
+        self.running[min(int((since + 0.5 * seconds) * self.PER_SECOND), self.BINS - 1)] += amount
         self.seconds += amount
-        if self.weight > 1e12:
-            self._scale(1 / self.weight)
 
     def interrupted(self, seconds: float, since: float) -> None:
         """A pause came ``since`` seconds after the last one and took so long."""
-        self.pauses[self._bin(since)] += self.weight
+        self.pauses[min(int(since * self.PER_SECOND), self.BINS - 1)] += self.weight
         self.count += self.weight
+        self.lengths.age(_PAUSE)
         self.lengths.note(seconds)
 
     def longer(self, running: float, slack: float, since: float) -> float:
         """The probability of a pause longer than ``slack`` in the next ``running`` seconds."""
-        if not self.count:
+        longer = self.lengths.above(slack)
+        if not longer:
             return 0.0
-        i = self._bin(since + 0.5 * running)
+        i = min(int((since + 0.5 * running) * self.PER_SECOND), self.BINS - 1)
         near = slice(max(i - 1, 0), i + 2)
-        # Where little has been seen, the mean rate counts too: as much as a few such stages.
         known = self.PRIOR * running * self.weight
-        rate = (sum(self.pauses[near]) + known * self.count / max(self.seconds, 1e-9)) / (
-            sum(self.running[near]) + known
-        )
-        return (1 - exp(-rate * running)) * self.lengths.above(slack)
+        mean = self.count / max(self.seconds, 1e-9)
+        rate = (sum(self.pauses[near]) + known * mean) / (sum(self.running[near]) + known)
+        return (1 - exp(-rate * running)) * longer
 
     def age(self, factor: float) -> None:
-        """Let all that was seen count for less, the lengths too: they were those of another time."""
-        self.weight *= factor
+        """Let what was seen so far count for less by a factor."""
         self.lengths.age(factor)
-
-    def _scale(self, factor: float) -> None:
-        self.pauses, self.running = [n * factor for n in self.pauses], [n * factor for n in self.running]
-        self.count, self.seconds, self.weight = self.count * factor, self.seconds * factor, self.weight * factor
-
-
-_LOG_RATIO = log(Pauses.RATIO)
-_AGE = exp(1 / PREDICTIONS)
+        self.weight *= factor
+        if self.weight > 1e12:
+            self.pauses, self.running = [n / self.weight for n in self.pauses], [n / self.weight for n in self.running]
+            self.count, self.seconds, self.weight = self.count / self.weight, self.seconds / self.weight, 1.0
 
 
 class StageTimes:
@@ -160,9 +145,8 @@ class StageTimes:
         self.stages = dict(enumerate(stages))
         self.heads = {stage: seconds for stage, seconds in enumerate(heads) if seconds is not None}
         self.exits = set(self.heads)
-        memory = STAGES
-        self.noise = Tail([1.005, *_geometric(1.01, 1.02, 8), *_geometric(1.2, 1.1, 16)], memory)
-        self.pauses = Pauses(memory)
+        self.noise = Tail([1.005, *(1.01 * 1.02**i for i in range(8)), *(1.2 * 1.1**i for i in range(16))])
+        self.pauses = Pauses()
         self.pace = 1.0
         self.returning = 0.00003
         """Seconds between the end of a head and the return of the prediction."""
@@ -213,25 +197,52 @@ class StageTimes:
         slower = self.noise.above(slack / seconds) if seconds > 0 else 0.0
         return min(1.0, slower + self.pauses.longer(seconds, slack - seconds, since))
 
-    def stage_ended(self, stage: int, seconds: float, has_exit: bool, since: float) -> float:
-        """Learn from a stage; returns the seconds since the last pause."""
-        if stage not in self.stages:
-            self.stages[stage] = _first(seconds, self.stages.get(stage - 1))
-            if has_exit:
-                self.exits.add(stage)
+    def after(self, stage: int, seconds: float, since: float) -> float:
+        """Seconds since the last pause after a stage has run; it was interrupted if it took far longer than expected.
+
+        Args:
+            stage: the stage.
+            seconds: that it took.
+            since: seconds since the last pause when it began.
+        """
+        known = self.stages.get(stage)
+        if not known:
             return since + seconds
-        known = self.stages[stage]
-        expected = self.pace * known
-        self.stages[stage] = _moved(known, seconds)
-        if seconds > 2 * expected + SHORTEST_PAUSE:
-            self.pauses.ran(expected, since)
-            self.pauses.interrupted(seconds - expected, since + 0.5 * expected)
+        if seconds > 2 * self.pace * known + SHORTEST_PAUSE:
             return 0.0
-        self.pauses.ran(seconds, since)
-        if expected > 0:
-            self.noise.note(seconds / expected)
-            self.pace += 0.15 * (seconds / known - self.pace)
+        self.pace += 0.15 * (seconds / known - self.pace)
         return since + seconds
+
+    def walked(self, stages: Sequence[float], exits: Iterable[int], since: float) -> None:
+        """Learn from a walk.
+
+        Args:
+            stages: seconds of the stages that ran.
+            exits: the stages of them that have an exit.
+            since: seconds since the last pause when the first began.
+        """
+        known, pace, noise, pauses = self.stages, self.pace, self.noise, self.pauses
+        self.exits.update(exits)
+        factor = exp(len(stages) / STAGES + 1 / PREDICTIONS)
+        noise.age(factor)
+        pauses.age(factor)
+        for stage, seconds in enumerate(stages):
+            typical = known.get(stage)
+            if typical is None:
+                known[stage] = _first(seconds, known.get(stage - 1))
+                since += seconds
+                continue
+            expected = pace * typical
+            known[stage] = _moved(typical, seconds)
+            if seconds > 2 * expected + SHORTEST_PAUSE:
+                pauses.ran(expected, since)
+                pauses.interrupted(seconds - expected, since + 0.5 * expected)
+                since = 0.0
+                continue
+            pauses.ran(seconds, since)
+            since += seconds
+            if expected > 0:
+                noise.note(seconds / expected)
 
     def head_ended(self, stage: int, seconds: float) -> None:
         """Learn from a head."""
@@ -250,14 +261,12 @@ class StageTimes:
             expected: the sum of the probabilities of being late that its stages were started with.
             allowed: 1 − confidence.
         """
-        self.noise.age(_AGE)
-        self.pauses.age(_AGE)
         taken = 0.5 * min(expected, 1.0) + 0.5 * late
         self.risk = min(max(self.risk * exp(0.02 * (1 - taken / (0.75 * allowed))), 0.01), 1.5)
 
 
 def _first(seconds: float, neighbor: float | None) -> float:
-    """The typical time of what ran for the first time: at most twice its neighbor's, for it may have been interrupted."""
+    """The typical time of what ran for the first time: little more than twice its neighbor's, in case of a pause."""
     return seconds if neighbor is None else min(seconds, 2 * neighbor + SHORTEST_PAUSE)
 
 
