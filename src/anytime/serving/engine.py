@@ -1,6 +1,7 @@
 """Engine: answers requests under deadlines; the more there are, the shallower the exits that answer."""
 
 import asyncio
+import atexit
 import os
 import threading
 import time
@@ -10,22 +11,37 @@ from concurrent.futures import Future
 from math import inf
 from pathlib import Path
 from typing import Any, Self
+from weakref import WeakSet
 
 from anytime.errors import AnytimeError, check_integer, check_number
 from anytime.inference.batch_times import BatchTimes
+from anytime.inference.limits import UnfinishedError
 from anytime.inference.policy import Policy
 from anytime.inputs import as_input
 from anytime.network import AnytimeNetwork, tensors_of
 from anytime.serving.admission import Bounds, OverloadedError, check_bounds, lateness
-from anytime.serving.crew import Crew, EngineDiedError
+from anytime.serving.crew import TICK, Crew, EngineDiedError
 from anytime.serving.model import Model
 from anytime.serving.request import Answer, Request, settle
 from anytime.serving.runner import Event
-from anytime.serving.slowdown import Ahead
+from anytime.serving.slowdown import Ahead, Pace
 from anytime.serving.tables import Tables
 from anytime.serving.worker import Add
 
 __all__ = ["Answer", "Engine", "EngineDiedError", "OverloadedError"]
+
+GRACE = 1.0
+"""Seconds after its deadline in which a request may still be answered; then it fails, whatever the workers do."""
+UNSENT = 2**20
+"""Bytes of messages that a process has not taken yet: with more it gets no new requests."""
+_OPEN: "WeakSet[Engine]" = WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """Close the engines that the program has not closed: Python ends threads that run then by aborting."""
+    for engine in list(_OPEN):
+        engine.close(drain=False)
 
 
 class Engine:
@@ -33,8 +49,8 @@ class Engine:
 
     A request is admitted only if the first exits of all that are waiting, its own too, fit before their deadlines; if
     not, ``submit`` raises ``OverloadedError`` at once. What is admitted is answered, with the deepest exit that the
-    load allows. A network that was converted without a graph (``net.paused_because``) shares batches only at its first
-    stage, and cannot be served here.
+    load allows; one second after its deadline it fails with ``UnfinishedError``. A network that was converted without a
+    graph (``net.paused_because``) shares batches only at its first stage, and cannot be served here.
 
     Args:
         net: the network, or the folder of a saved one.
@@ -52,6 +68,8 @@ class Engine:
         queue_bytes: of their inputs.
         queue_seconds: predicted time until all of them have their first exit.
         max_batch: the largest number of samples that run together.
+        silence: seconds without a sign of life after which a process is killed and replaced; ten times its longest
+            stage is added.
         loop: the event loop that reads the answers, sooner than a thread would, if requests come from it.
 
     Examples:
@@ -79,6 +97,7 @@ class Engine:
         queue_bytes: int = 2**28,
         queue_seconds: float = 1.0,
         max_batch: int = 32,
+        silence: float = 5.0,
         loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         check_integer("processes", processes, least=0)
@@ -108,11 +127,17 @@ class Engine:
             "restarts",
         )
         self._counts = dict.fromkeys(names, 0)
-        self._crew = Crew(self.model, processes, threads, spare, queue, max_batch, self._heard, self._died, loop)
+        self._silence = check_number("silence", silence, above=0)
+        news = (self._heard, self._died, self._joined)
+        self._crew = Crew(self.model, processes, threads, spare, queue, max_batch, *news, loop)
         settings = self._crew.settings
         self._tables = Tables(settings.times, settings.accuracy, max_batch, every=settings.policy is not None)
         self._exits = [0] * len(settings.accuracy)
         self.times: BatchTimes = settings.times
+        self._stopped = threading.Event()
+        self._watcher = threading.Thread(target=self._watch, name="anytime engine watch", daemon=True)
+        self._watcher.start()
+        _OPEN.add(self)
 
     def submit(
         self, x: Any, deadline: float | None = None, on_exit: Callable[[Answer], object] | None = None
@@ -137,6 +162,8 @@ class Engine:
         return self._submit(x, deadline, on_exit, asyncio.get_running_loop().create_future())
 
     def _submit(self, x: Any, deadline: float | None, on_exit: Callable[[Answer], object] | None, future: Any) -> Any:
+        if os.getpid() != self._owner:
+            raise AnytimeError("this engine belongs to the parent process: make an Engine in this one")
         begun = time.perf_counter()
         limit = begun + (inf if deadline is None else check_number("deadline", deadline))
         x = as_input(self.model.net, x)
@@ -160,13 +187,14 @@ class Engine:
         """The worker that takes the request; raises if none can."""
         if self._closing:
             raise OverloadedError("the engine is closing", 1.0)
-        if os.getpid() != self._owner:
-            raise AnytimeError("this engine belongs to the parent process: make an Engine in this one")
         workers = self._crew.workers
         if not workers and not self._crew.replaces:
             raise EngineDiedError("the engine's thread has ended: make a new Engine; a process would be replaced")
         if not workers:
             raise OverloadedError("no engine process is ready: one is being started", 1.0)
+        workers = [worker for worker in workers if worker.unsent <= UNSENT]
+        if not workers:
+            raise OverloadedError("the engine's process takes no messages", 1.0)
         worst, seconds, best = inf, 0.0, None
         in_flight = self._requests.values()
         for worker in workers:
@@ -196,13 +224,20 @@ class Engine:
         worker.send(message)
 
     def _cancelled(self, request: Request) -> None:
+        if os.getpid() == self._owner and self._withdraw(request):
+            with self._lock:
+                self._counts["cancelled"] += 1
+
+    def _withdraw(self, request: Request) -> bool:
+        """Take a request back from its worker; False if it has been answered."""
         with self._lock:
             if self._requests.get(request.id) is not request:
-                return
-            self._counts["cancelled"] += 1
+                return False
             worker = request.worker
             self._forget(request)
-        worker.send(request.id)
+            if worker is not None:
+                worker.send(request.id)
+        return True
 
     def _forget(self, request: Request) -> None:
         """Free what a request holds; call it with the lock."""
@@ -219,13 +254,13 @@ class Engine:
             request.waits = False
             self._waiting[request.worker].remove(request)
 
-    def _heard(self, events: list[Event]) -> None:
+    def _heard(self, worker: Any, events: list[Event]) -> None:
         """News of a worker, in its thread."""
         waited, late = False, self._counts["late"]
         for event in events:
             with self._lock:
                 request = self._requests.get(event.id)
-                if request is None:
+                if request is None or request.worker is not worker:
                     continue
                 if event.kind == "first":
                     self._no_longer_waits(request)
@@ -250,10 +285,7 @@ class Engine:
             try:
                 request.on_exit(answer)
             except Exception as error:  # the caller's mistake: its request ends with it, the engine goes on
-                with self._lock:
-                    if request.id in self._requests:
-                        self._forget(request)
-                        request.worker.send(request.id)
+                self._withdraw(request)
                 self._fail(request, error)
             return
         if not settle(request.future, answer):
@@ -271,22 +303,61 @@ class Engine:
 
     def _died(self, worker: Any, reason: str) -> None:
         """Its process has ended: run its requests elsewhere if there is time, else say why they failed."""
+        now, lost = time.perf_counter(), []
         with self._lock:
             self._counts["restarts"] += 1
-            orphans = [request for request in self._requests.values() if request.worker is worker]
             self._waiting.pop(worker, None)
-            lost = []
-            for request in orphans:
-                request.deaths, request.waits = request.deaths + 1, False
-                others = self._crew.workers
-                ready = time.perf_counter() + self._tables.first_exits[0]
-                if others and request.deaths < 3 and ready < request.deadline and not self._closing_now:
-                    self._send(request, min(others, key=lambda w: len(self._waiting.get(w, ()))))
-                else:
+            for request in [request for request in self._requests.values() if request.worker is worker]:
+                request.worker, request.waits, request.deaths = None, False, request.deaths + 1
+                in_time = now + self._tables.first_exits[0] < request.deadline
+                if not self._crew.replaces or request.deaths == 3 or not in_time or self._closing_now:
                     self._forget(request)
                     lost.append(request)
+            self._send_again()
         for request in lost:
             self._fail(request, EngineDiedError(f"{reason}, and the request could not be run again"))
+
+    def _send_again(self) -> None:
+        """Give the requests that have lost their worker to others, if there are any; else they wait for a new one."""
+        workers = self._crew.workers
+        for request in list(self._requests.values()) if workers else ():
+            if request.worker is None:
+                self._send(request, min(workers, key=lambda worker: len(self._waiting.get(worker, ()))))
+
+    def _joined(self) -> None:
+        """There is a new worker."""
+        with self._lock:
+            self._send_again()
+
+    def _watch(self) -> None:
+        before = time.monotonic()
+        while not self._stopped.wait(TICK):
+            seconds, before = time.monotonic() - before, time.monotonic()
+            self._settle_overdue()
+            self._crew.check(seconds, self._may_be_silent)
+
+    def _settle_overdue(self) -> None:
+        """Requests that no worker has answered in time fail; not those whose answers may have come unread."""
+        now = time.perf_counter()
+        unread = {worker for worker in self._crew.workers if worker.unread}
+        with self._lock:
+            requests = list(self._requests.values())
+        for request in requests:
+            if now > request.deadline + GRACE and request.worker not in unread and self._withdraw(request):
+                self._fail(request, UnfinishedError("deadline", now - request.begun))
+
+    def _may_be_silent(self, worker: Any) -> float:
+        """Seconds that a worker may be silent: with room for one stage of the largest batch that it may run."""
+        pace = self._crew.pace.get(worker, Pace()).at(time.perf_counter())
+        with self._lock:
+            held = sum(request.bytes for request in self._requests.values() if request.worker is worker)
+        samples = max(self._tables.largest, held / sum(tensor.nbytes for tensor in tensors_of(self.model.example)))
+        return self._silence + 10 * min(pace.high, 3.0) * self._tables.longest_stage.at(round(samples))
+
+    @property
+    def ready(self) -> bool:
+        """Whether a worker can take requests."""
+        return bool(self._crew.workers) and not self._closing
 
     _closing_now = False
 
@@ -317,10 +388,16 @@ class Engine:
             return {**self._counts, "exits": list(self._exits), **self.load()}
 
     def close(self, drain: bool = True) -> None:
-        """Admit nothing more, and end; with ``drain`` after everything admitted is answered."""
+        """Admit nothing more, and end; with ``drain`` after everything admitted is answered.
+
+        In a forked process it closes what that has of it; the engine goes on.
+        """
+        if os.getpid() != self._owner:
+            self._crew.close()
+            return
         with self._lock:
             self._closing = True
-            while drain and self._requests and self._crew.workers:
+            while drain and self._requests and (self._crew.workers or self._crew.replaces):
                 self._empty.wait(timeout=1.0)
             self._closing_now = True
             left = list(self._requests.values())
@@ -328,6 +405,9 @@ class Engine:
                 self._forget(request)
         for request in left:
             self._fail(request, AnytimeError("the engine was closed before this request was answered"))
+        self._stopped.set()
+        if self._watcher is not threading.current_thread():
+            self._watcher.join()
         self._crew.close()
 
     def __enter__(self) -> Self:
