@@ -1,9 +1,7 @@
 """Engine: answers requests under deadlines; the more there are, the shallower the exits that answer."""
 
 import asyncio
-import atexit
 import os
-import threading
 import time
 from bisect import insort
 from collections.abc import Callable, Sequence
@@ -11,7 +9,6 @@ from concurrent.futures import Future
 from math import inf
 from pathlib import Path
 from typing import Any, Self
-from weakref import WeakSet
 
 from anytime.errors import AnytimeError, check_integer, check_number
 from anytime.inference.batch_times import BatchTimes
@@ -20,28 +17,20 @@ from anytime.inference.policy import Policy
 from anytime.inputs import as_input
 from anytime.network import AnytimeNetwork, tensors_of
 from anytime.serving.admission import Bounds, OverloadedError, check_bounds, lateness
-from anytime.serving.crew import TICK, Crew, EngineDiedError
+from anytime.serving.books import Books
+from anytime.serving.crew import Crew, EngineDiedError
 from anytime.serving.model import Model
 from anytime.serving.request import Answer, Request, settle
 from anytime.serving.runner import Event
-from anytime.serving.slowdown import Ahead, Pace
+from anytime.serving.slowdown import Ahead
 from anytime.serving.tables import Tables
+from anytime.serving.watch import Watch, close_at_exit
 from anytime.serving.worker import Add
 
 __all__ = ["Answer", "Engine", "EngineDiedError", "OverloadedError"]
 
-GRACE = 1.0
-"""Seconds after its deadline in which a request may still be answered; then it fails, whatever the workers do."""
 UNSENT = 2**20
 """Bytes of messages that a process has not taken yet: with more it gets no new requests."""
-_OPEN: "WeakSet[Engine]" = WeakSet()
-
-
-@atexit.register
-def _close_all() -> None:
-    """Close the engines that the program has not closed: Python ends threads that run then by aborting."""
-    for engine in list(_OPEN):
-        engine.close(drain=False)
 
 
 class Engine:
@@ -108,36 +97,21 @@ class Engine:
             check_number("queue_seconds", queue_seconds, above=0),
         )
         self.model = Model.of(net, policy, accuracy, profile, example, backend)
-        self._lock = threading.RLock()
-        self._requests: dict[int, Request] = {}
-        self._waiting: dict[Any, list[Request]] = {}
-        self._number, self._bytes, self._closing = 0, 0, False
-        self._empty = threading.Condition(self._lock)
+        self._books = Books(lambda slot: self._crew.release(slot))
+        self._lock = self._books.lock
+        self._number, self._closing = 0, False
         self._ahead = Ahead()
         self._owner = os.getpid()
-        names = (
-            "admitted",
-            "refused",
-            "answered",
-            "in_time",
-            "late",
-            "ready_in_time",
-            "failed",
-            "cancelled",
-            "restarts",
-        )
-        self._counts = dict.fromkeys(names, 0)
-        self._silence = check_number("silence", silence, above=0)
+        check_number("silence", silence, above=0)
         news = (self._heard, self._died, self._joined)
         self._crew = Crew(self.model, processes, threads, spare, queue, max_batch, *news, loop)
         settings = self._crew.settings
         self._tables = Tables(settings.times, settings.accuracy, max_batch, every=settings.policy is not None)
         self._exits = [0] * len(settings.accuracy)
         self.times: BatchTimes = settings.times
-        self._stopped = threading.Event()
-        self._watcher = threading.Thread(target=self._watch, name="anytime engine watch", daemon=True)
-        self._watcher.start()
-        _OPEN.add(self)
+        stage, nbytes = self._tables.longest_stage, sum(tensor.nbytes for tensor in tensors_of(self.model.example))
+        self._watch = Watch(self._books, self._crew, self._overdue, silence, stage, max_batch, nbytes)
+        close_at_exit(self)
 
     def submit(
         self, x: Any, deadline: float | None = None, on_exit: Callable[[Answer], object] | None = None
@@ -175,11 +149,9 @@ class Engine:
             try:
                 self._send(request, self._admit(request, begun))
             except OverloadedError:
-                self._counts["refused"] += 1
+                self._books.count("refused")
                 raise
-            self._requests[request.id] = request
-            self._bytes += nbytes
-            self._counts["admitted"] += 1
+            self._books.enter(request)
         future.add_done_callback(lambda _: self._cancelled(request) if future.cancelled() else None)
         return future
 
@@ -196,27 +168,27 @@ class Engine:
         if not workers:
             raise OverloadedError("the engine's process takes no messages", 1.0)
         worst, seconds, best = inf, 0.0, None
-        in_flight = self._requests.values()
+        books = self._books
+        busy = {other.worker for other in books.requests.values()}
         for worker in workers:
-            waiting = self._waiting.setdefault(worker, [])
+            waiting = books.waiting.setdefault(worker, [])
             entries = [(other.deadline, other.size) for other in waiting]
             insort(entries, (request.deadline, request.size))
             entries = [(deadline - self._ahead.seconds, size) for deadline, size in entries]
             pace = self._crew.pace[worker].at(now)
-            late = lateness(self._tables, pace, entries, now, busy=any(r.worker is worker for r in in_flight))
+            late = lateness(self._tables, pace, entries, now, busy=worker in busy)
             if late < worst:
                 worst, best = late, worker
                 work = self._tables.first_exits[min(sum(size for _, size in entries), 4096) - 1]
                 seconds = pace.mean * work
-        check_bounds(self._bounds, len(self._requests) + 1, self._bytes + request.bytes, seconds)
+        check_bounds(self._bounds, len(books.requests) + 1, books.bytes + request.bytes, seconds)
         if worst > 0:
             raise OverloadedError("its first exit, or that of a request before it, would be late", max(worst, 0.001))
         return best
 
     def _send(self, request: Request, worker: Any) -> None:
         """Give a request to a worker."""
-        request.worker, request.waits = worker, True
-        insort(self._waiting.setdefault(worker, []), request, key=lambda r: r.deadline)
+        self._books.assign(request, worker)
         if request.slot is None and (stored := self._crew.store(request.x)) is not None:
             request.slot, request.x = stored
         deadline, streams = request.deadline - self._ahead.seconds, request.on_exit is not None
@@ -225,55 +197,37 @@ class Engine:
 
     def _cancelled(self, request: Request) -> None:
         if os.getpid() == self._owner and self._withdraw(request):
-            with self._lock:
-                self._counts["cancelled"] += 1
+            self._books.count("cancelled")
 
     def _withdraw(self, request: Request) -> bool:
         """Take a request back from its worker; False if it has been answered."""
         with self._lock:
-            if self._requests.get(request.id) is not request:
+            if not self._books.leave(request):
                 return False
-            worker = request.worker
-            self._forget(request)
-            if worker is not None:
-                worker.send(request.id)
+            if request.worker is not None:
+                request.worker.send(request.id)
         return True
-
-    def _forget(self, request: Request) -> None:
-        """Free what a request holds; call it with the lock."""
-        del self._requests[request.id]
-        self._bytes -= request.bytes
-        self._no_longer_waits(request)
-        if request.slot is not None:
-            self._crew.release(request.slot)
-        if not self._requests:
-            self._empty.notify_all()
-
-    def _no_longer_waits(self, request: Request) -> None:
-        if request.waits:
-            request.waits = False
-            self._waiting[request.worker].remove(request)
 
     def _heard(self, worker: Any, events: list[Event]) -> None:
         """News of a worker, in its thread."""
-        waited, late = False, self._counts["late"]
+        waited, books, late = False, self._books, self._books.counts["late"]
         for event in events:
             with self._lock:
-                request = self._requests.get(event.id)
+                request = books.requests.get(event.id)
                 if request is None or request.worker is not worker:
                     continue
                 if event.kind == "first":
-                    self._no_longer_waits(request)
+                    books.has_exit(request)
                     continue
                 if event.kind != "exit":
-                    self._forget(request)
+                    books.leave(request)
             if event.kind == "failed":
                 self._fail(request, AnytimeError(f"the network failed on this input: {event.stopped_by}"))
             else:
                 waited = waited or event.stopped_by == "deadline"
                 self._answered(request, event)
-        if waited or self._counts["late"] > late:
-            self._ahead.note(late=self._counts["late"] > late)
+        if waited or books.counts["late"] > late:
+            self._ahead.note(late=books.counts["late"] > late)
 
     def _answered(self, request: Request, event: Event) -> None:
         complete, now = event.exit + 1 == len(self._exits), time.perf_counter()
@@ -291,27 +245,25 @@ class Engine:
         if not settle(request.future, answer):
             return
         with self._lock:
-            self._counts["answered"] += 1
-            self._counts["in_time" if now <= request.deadline else "late"] += 1
-            self._counts["ready_in_time"] += event.moment <= request.deadline
+            self._books.count("answered")
+            self._books.count("in_time" if now <= request.deadline else "late")
+            if event.moment <= request.deadline:
+                self._books.count("ready_in_time")
             self._exits[event.exit] += 1
 
     def _fail(self, request: Request, error: Exception) -> None:
         if settle(request.future, error):
-            with self._lock:
-                self._counts["failed"] += 1
+            self._books.count("failed")
 
     def _died(self, worker: Any, reason: str) -> None:
         """Its process has ended: run its requests elsewhere if there is time, else say why they failed."""
         now, lost = time.perf_counter(), []
         with self._lock:
-            self._counts["restarts"] += 1
-            self._waiting.pop(worker, None)
-            for request in [request for request in self._requests.values() if request.worker is worker]:
-                request.worker, request.waits, request.deaths = None, False, request.deaths + 1
+            self._books.count("restarts")
+            for request in self._books.orphan(worker):
                 in_time = now + self._tables.first_exits[0] < request.deadline
                 if not self._crew.replaces or request.deaths == 3 or not in_time or self._closing_now:
-                    self._forget(request)
+                    self._books.leave(request)
                     lost.append(request)
             self._send_again()
         for request in lost:
@@ -319,40 +271,18 @@ class Engine:
 
     def _send_again(self) -> None:
         """Give the requests that have lost their worker to others, if there are any; else they wait for a new one."""
-        workers = self._crew.workers
-        for request in list(self._requests.values()) if workers else ():
-            if request.worker is None:
-                self._send(request, min(workers, key=lambda worker: len(self._waiting.get(worker, ()))))
+        workers, waiting = self._crew.workers, self._books.waiting
+        for request in self._books.of(None) if workers else ():
+            self._send(request, min(workers, key=lambda worker: len(waiting.get(worker, ()))))
 
     def _joined(self) -> None:
         """There is a new worker."""
         with self._lock:
             self._send_again()
 
-    def _watch(self) -> None:
-        before = time.monotonic()
-        while not self._stopped.wait(TICK):
-            seconds, before = time.monotonic() - before, time.monotonic()
-            self._settle_overdue()
-            self._crew.check(seconds, self._may_be_silent)
-
-    def _settle_overdue(self) -> None:
-        """Requests that no worker has answered in time fail; not those whose answers may have come unread."""
-        now = time.perf_counter()
-        unread = {worker for worker in self._crew.workers if worker.unread}
-        with self._lock:
-            requests = list(self._requests.values())
-        for request in requests:
-            if now > request.deadline + GRACE and request.worker not in unread and self._withdraw(request):
-                self._fail(request, UnfinishedError("deadline", now - request.begun))
-
-    def _may_be_silent(self, worker: Any) -> float:
-        """Seconds that a worker may be silent: with room for one stage of the largest batch that it may run."""
-        pace = self._crew.pace.get(worker, Pace()).at(time.perf_counter())
-        with self._lock:
-            held = sum(request.bytes for request in self._requests.values() if request.worker is worker)
-        samples = max(self._tables.largest, held / sum(tensor.nbytes for tensor in tensors_of(self.model.example)))
-        return self._silence + 10 * min(pace.high, 3.0) * self._tables.longest_stage.at(round(samples))
+    def _overdue(self, request: Request, seconds: float) -> None:
+        if self._withdraw(request):
+            self._fail(request, UnfinishedError("deadline", seconds))
 
     @property
     def ready(self) -> bool:
@@ -366,13 +296,14 @@ class Engine:
         percentile, ``first_exit_seconds`` (predicted, for one more request), ``workers``.
         """
         with self._lock:
-            waiting = {worker: sum(r.size for r in self._waiting.get(worker, ())) for worker in self._crew.workers}
+            books = self._books
+            waiting = {worker: sum(r.size for r in books.waiting.get(worker, ())) for worker in self._crew.workers}
             paces = [self._crew.pace[worker] for worker in waiting]
             least = min(waiting.values(), default=0)
             return {
-                "in_flight": len(self._requests),
+                "in_flight": len(books.requests),
                 "waiting": sum(waiting.values()),
-                "bytes": self._bytes,
+                "bytes": books.bytes,
                 "slow_down": max((pace.mean for pace in paces), default=1.0),
                 "slow_down_95": max((pace.high for pace in paces), default=1.0),
                 "first_exit_seconds": float(self._tables.first_exits[min(least, 4095)]),
@@ -385,7 +316,7 @@ class Engine:
         ``exits``: how many answers each exit gave; and what ``load`` says.
         """
         with self._lock:
-            return {**self._counts, "exits": list(self._exits), **self.load()}
+            return {**self._books.counts, "exits": list(self._exits), **self.load()}
 
     def close(self, drain: bool = True) -> None:
         """Admit nothing more, and end; with ``drain`` after everything admitted is answered.
@@ -397,17 +328,15 @@ class Engine:
             return
         with self._lock:
             self._closing = True
-            while drain and self._requests and (self._crew.workers or self._crew.replaces):
-                self._empty.wait(timeout=1.0)
+            while drain and self._books.requests and (self._crew.workers or self._crew.replaces):
+                self._books.empty.wait(timeout=1.0)
             self._closing_now = True
-            left = list(self._requests.values())
+            left = list(self._books.requests.values())
             for request in left:
-                self._forget(request)
+                self._books.leave(request)
         for request in left:
             self._fail(request, AnytimeError("the engine was closed before this request was answered"))
-        self._stopped.set()
-        if self._watcher is not threading.current_thread():
-            self._watcher.join()
+        self._watch.stop()
         self._crew.close()
 
     def __enter__(self) -> Self:
