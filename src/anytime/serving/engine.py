@@ -86,7 +86,7 @@ class Engine:
         queue_bytes: int = 2**28,
         queue_seconds: float = 1.0,
         max_batch: int = 32,
-        silence: float = 5.0,
+        silence: float = 10.0,
         loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         check_integer("processes", processes, least=0)
