@@ -34,7 +34,15 @@ def instant(stages=3):
 
 
 def engine_of(net, **options):
-    options = {"spare": False, "max_batch": 4, "profile": instant(net.exits), "example": X, **options}
+    # A process counts as hung after an hour: a busy machine may stop it for seconds.
+    options = {
+        "spare": False,
+        "max_batch": 4,
+        "silence": 3600.0,
+        "profile": instant(net.exits),
+        "example": X,
+        **options,
+    }
     return anytime.Engine(net, **options)
 
 
@@ -52,8 +60,8 @@ def settled(future, within=LONG):
 
 @pytest.fixture(scope="module")
 def engine():
-    """One process, which tests may stop as long as they let it go on: it counts as hung after an hour."""
-    with engine_of(network(), silence=3600.0, queue=300, queue_seconds=60.0) as engine:
+    """One process, which tests may stop as long as they let it go on."""
+    with engine_of(network(), queue=300, queue_seconds=60.0) as engine:
         yield engine
 
 
@@ -142,7 +150,7 @@ def test_every_admitted_request_survives_its_process(number, spare):
                 torch.testing.assert_close(answer.logits, net(x)[answer.exit], atol=1e-5, rtol=1e-5)
         assert isinstance(settled(overdue), anytime.serving.engine.Answer | EngineDiedError | UnfinishedError)
         assert engine.ready
-        assert engine.stats()["restarts"] == 1
+        assert engine.stats()["restarts"] >= 1  # more, if a busy machine stopped the new process as long
 
 
 class Slow(nn.Module):
@@ -164,15 +172,14 @@ def test_each_exit_is_shown_once_although_a_process_dies_in_between(tmp_path):
     net = anytime.AnytimeNetwork(
         [nn.Linear(4, 4), nn.Linear(4, 4), Slow(barrier), nn.Linear(4, 4)], [nn.Linear(4, 3) for _ in range(4)]
     ).eval()
-    shown, other = [], []
-    with engine_of(net, silence=3600.0) as engine:
+    shown = []
+    with engine_of(net) as engine:
         future = engine.submit(X, deadline=LONG, on_exit=shown.append)
-        more = engine.submit(X + 1, deadline=LONG, on_exit=other.append)
-        until(lambda: [a.exit for a in shown] == [0, 1] == [a.exit for a in other])
+        until(lambda: [answer.exit for answer in shown] == [0, 1])
         os.kill(process_of(engine), signal.SIGKILL)
         barrier.unlink()
-        assert future.result(LONG).exit == more.result(LONG).exit == 3
-    assert [answer.exit for answer in shown] == [answer.exit for answer in other] == [0, 1, 2, 3]
+        assert future.result(LONG).exit == 3
+    assert [answer.exit for answer in shown] == [0, 1, 2, 3]
 
 
 class Deadly(nn.Module):
@@ -195,13 +202,14 @@ def test_a_request_that_ends_every_process_is_given_up():
         assert engine.stats()["failed"] == 1
 
 
+@pytest.mark.slow
 def test_a_stage_that_never_ends_is_noticed_and_its_process_replaced(tmp_path):
     barrier = tmp_path / "barrier"
     barrier.touch()
     net = anytime.AnytimeNetwork([nn.Linear(4, 4), Slow(barrier)], [nn.Linear(4, 3) for _ in range(2)]).eval()
     with engine_of(net, silence=10.0) as engine:
         future = engine.submit(X, deadline=LONG)
-        until(lambda: engine.stats()["restarts"] == 1)
+        until(lambda: engine.stats()["restarts"] >= 1)
         barrier.unlink()
         assert future.result(LONG).complete
 

@@ -22,7 +22,7 @@ LOG = logging.getLogger("anytime.serving")
 TICK = 0.25
 """Seconds between two looks at the workers."""
 PING_AFTER = 1.0
-"""Seconds of silence after which a worker is asked for a sign of life."""
+"""Seconds of silence after which a worker is asked for a sign of life, again and again."""
 
 
 class EngineDiedError(AnytimeError):
@@ -135,12 +135,13 @@ class Crew:
             limit: the seconds that a worker may be silent.
         """
         for worker in self.workers if self.replaces else ():
-            before = worker.silent
-            worker.silent = 0.0 if worker.unread else before + min(seconds, 2 * TICK)
+            before, signs = worker.silent, worker.signs
+            worker.silent = 0.0 if worker.unread or signs > worker.seen else before + min(seconds, 2 * TICK)
+            worker.seen = signs
             if before > limit(worker) < worker.silent:  # twice, since its news may just be being read
                 worker.abandon()
                 self._ended(worker, f"{worker.name} showed no sign of life for {worker.silent:.1f} s and was killed")
-            elif before < PING_AFTER <= worker.silent:
+            elif before // PING_AFTER < worker.silent // PING_AFTER:
                 worker.send(PING)
 
     def _ended(self, worker: Any, reason: str) -> None:

@@ -156,8 +156,10 @@ class ProcessWorker:
     ) -> None:
         self.tell, self.died = tell, died
         self.closed = self.begun = False
-        self.silent = 0.0
-        """Seconds since its latest sign of life, as ``Crew`` counts them."""
+        self.signs = 0
+        """How many signs of life were heard, written by whoever listens."""
+        self.seen, self.silent = 0, 0.0
+        """Those that ``Crew.check`` has seen, and the seconds since then, written by it alone."""
         self._listener: threading.Thread | None = None
         ours, theirs = socket.socketpair()
         code = f"from anytime.serving.worker import serve; serve({theirs.fileno()}, {arena.file})"
@@ -213,7 +215,7 @@ class ProcessWorker:
         """Pass news on; False if there will be no more."""
         try:
             for news in self.wire.receive(wait):
-                self.silent = 0.0
+                self.signs += 1
                 if news[0]:
                     self.tell(self, _decoded(news))
         except (EOFError, OSError):
