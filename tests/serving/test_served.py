@@ -6,10 +6,15 @@ from contextlib import ExitStack
 from functools import partial
 
 import pytest
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
 
 import anytime
 from anytime.serving.engine import Engine
+from anytime.serving.inference import ready
+from anytime.serving.limits import Limits
 from anytime.serving.served import Served
+from anytime.serving.service import Service
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +79,22 @@ def test_who_hangs_up_while_a_model_is_loaded_leaves_no_engine_behind(folder):
         served.loaded.engine.close()
 
     asyncio.run(main())
+
+
+def test_a_server_is_ready_as_long_as_all_of_its_engines_have_workers(folder):
+    models = {name: Served(name, folder, Counted) for name in ("a", "b")}
+    service = Service(models, Limits())
+
+    def status(**path):
+        try:
+            return asyncio.run(ready(Request({"type": "http", "service": service, "path_params": path}))).status_code
+        except HTTPException as error:
+            return error.status_code
+
+    assert status() == status(model="a") == status(model="b") == 200
+    models["b"].loaded.engine.close()
+    assert (status(), status(model="a"), status(model="b")) == (503, 200, 503)
+    models["a"].loaded.engine.close()
 
 
 def test_a_closed_engine_leaves_no_descriptor_behind(folder):
