@@ -168,12 +168,12 @@ class Slow(nn.Module):
 
 def test_each_exit_is_shown_once_although_a_process_dies_in_between(tmp_path):
     barrier = tmp_path / "barrier"
-    barrier.touch()
     net = anytime.AnytimeNetwork(
         [nn.Linear(4, 4), nn.Linear(4, 4), Slow(barrier), nn.Linear(4, 4)], [nn.Linear(4, 3) for _ in range(4)]
     ).eval()
     shown = []
     with engine_of(net) as engine:
+        barrier.touch()
         future = engine.submit(X, deadline=LONG, on_exit=shown.append)
         until(lambda: [answer.exit for answer in shown] == [0, 1])
         os.kill(process_of(engine), signal.SIGKILL)
@@ -205,9 +205,9 @@ def test_a_request_that_ends_every_process_is_given_up():
 @pytest.mark.slow
 def test_a_stage_that_never_ends_is_noticed_and_its_process_replaced(tmp_path):
     barrier = tmp_path / "barrier"
-    barrier.touch()
     net = anytime.AnytimeNetwork([nn.Linear(4, 4), Slow(barrier)], [nn.Linear(4, 3) for _ in range(2)]).eval()
     with engine_of(net, silence=10.0) as engine:
+        barrier.touch()
         future = engine.submit(X, deadline=LONG)
         until(lambda: engine.stats()["restarts"] >= 1)
         barrier.unlink()

@@ -71,6 +71,13 @@ def start_runner(job: Job, tell: Callable[[News], object]) -> Runner:
     return runner
 
 
+def warm_up(net: Any, example: Any) -> None:
+    """Run every stage and head once: the first time, libraries load and allocate, which may take a second."""
+    with torch.inference_mode():
+        for _ in net.steps(example):
+            pass
+
+
 @torch.inference_mode()  # entered once: at every stage it would take as long as the decision
 def run(runner: Runner, receive: Callable[[bool], list[Any]], unpack: Callable[[int, Any], Any]) -> None:
     """Take messages and run stages until told to end. ``receive(wait)`` gives all that have come, or waits for one."""
@@ -299,6 +306,7 @@ def serve(wire_file: int, arena_file: int) -> None:
             assert job.arena is not None
             arena = Arena(*job.arena, file=arena_file)
             runner = start_runner(job, lambda news: wire.send(_encoded(news)))
+            warm_up(runner.net, job.example)
         except (EOFError, OSError):
             return
         except Exception as error:
