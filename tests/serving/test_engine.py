@@ -1,8 +1,6 @@
 """Requests through an engine: answered as alone, whoever they share batches with."""
 
 import asyncio
-import os
-import signal
 import threading
 
 import pytest
@@ -244,24 +242,6 @@ def test_errors_say_what_to_do(served, call, said):
     served[2].open.set()
     with pytest.raises(anytime.AnytimeError, match=said):
         call(served[0])
-
-
-@pytest.mark.slow
-def test_a_killed_process_is_replaced_and_its_requests_run_again():
-    net = anytime.create_model("resann-2-8").eval()
-    xs = [torch.randn(1, 3, 32, 32) for _ in range(200)]
-    with anytime.Engine(net, processes=1, max_batch=4, queue_seconds=60.0) as engine:
-        futures = [engine.submit(x, deadline=LONG) for x in xs]
-        os.kill(engine._crew.workers[0].process.pid, signal.SIGKILL)
-        errors = [future.exception(120) for future in futures]
-        for x, future, error in zip(xs, futures, errors, strict=True):
-            if error is None:
-                same(future.result(), net, x)
-        # If the spare was not ready yet, they are told why.
-        assert all(error is None or isinstance(error, EngineDiedError) for error in errors)
-        assert engine.stats()["restarts"] == 1
-        assert engine.stats()["failed"] == sum(error is not None for error in errors)
-        assert engine.stats()["answered"] == sum(error is None for error in errors)
 
 
 def test_exported_stages_answer_as_the_network(tmp_path):

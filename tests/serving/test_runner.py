@@ -130,3 +130,38 @@ def test_the_first_exit_of_one_that_is_alone_is_told_with_its_answer():
     while not runner.idle:
         runner.step()
     assert told == [["first", "done"]]
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.booleans(), min_size=4, max_size=8).filter(lambda unsure: 0 < sum(unsure) < len(unsure)))
+def test_under_load_those_that_an_exit_is_unsure_of_go_deeper(unsure):
+    """There is time for half of the stages behind the first exits: who gains more by them gets them."""
+    exits = 6
+    net = anytime.AnytimeNetwork([nn.Identity() for _ in range(exits)], [nn.Identity() for _ in range(exits)]).eval()
+    never = Policy("confidence", [2.0] * (exits - 1), [1.0] * exits, [1.0] * exits, [1.0] * exits, 1.0)
+    times = BatchTimes([Line(0.0, 1.0)] * exits, [Line(0.0, 0.0)] * exits)
+    accuracy, now, exit_of = [0.5, 0.7, 0.8, 0.86, 0.9, 0.93], [0.0], {}
+
+    def tell(events):
+        exit_of.update({event.id: event.exit for event in events if event.kind == "done"})
+
+    runner = Runner(net, Settings(times, accuracy, 8, never), tell, clock=lambda: now[0])
+    run_stage = net.run_stage
+
+    def timed(stage, state):
+        now[0] += len(state)
+        return run_stage(stage, state)
+
+    net.run_stage = timed
+    for _ in range(200):
+        runner.scheduler.slow.note(1.0, 1.0)
+    for i, more in enumerate(unsure):
+        logits = [0.1, 0.0, 0.0, 0.0] if more else [4.0, 0.0, 0.0, 0.0]  # 27 and 95 % sure
+        runner.add(i, torch.tensor([logits]), deadline=len(unsure) * (1 + (exits - 1) / 2))
+    with torch.inference_mode():
+        while not runner.idle:
+            runner.step()
+    deep = [exit_of[i] for i, more in enumerate(unsure) if more]
+    shallow = [exit_of[i] for i, more in enumerate(unsure) if not more]
+    assert min(deep) >= max(shallow)
+    assert sum(deep) / len(deep) > sum(shallow) / len(shallow)

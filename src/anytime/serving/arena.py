@@ -93,6 +93,16 @@ class Arena:
             self._views[slot] = described, views
         return views
 
+    def close(self) -> None:
+        """Close the descriptors: the memory is freed with the last process that has it. It cannot be used any more."""
+        if self.file >= 0:
+            self._views.clear()
+            self._free.clear()
+            del self._bytes  # refers to the memory
+            self._memory.close()
+            os.close(self.file)
+            self.file = -1
+
     def free(self, slot: int) -> None:
         """Give a slot back."""
         self._free.append(slot)

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import threading
 import time
 from bisect import insort
 from collections.abc import Callable, Sequence
@@ -13,19 +12,25 @@ from typing import Any, Self
 
 from anytime.errors import AnytimeError, check_integer, check_number
 from anytime.inference.batch_times import BatchTimes
+from anytime.inference.limits import UnfinishedError
 from anytime.inference.policy import Policy
 from anytime.inputs import as_input
 from anytime.network import AnytimeNetwork, tensors_of
 from anytime.serving.admission import Bounds, OverloadedError, check_bounds, lateness
+from anytime.serving.books import Books
 from anytime.serving.crew import Crew, EngineDiedError
 from anytime.serving.model import Model
 from anytime.serving.request import Answer, Request, settle
 from anytime.serving.runner import Event
 from anytime.serving.slowdown import Ahead
 from anytime.serving.tables import Tables
+from anytime.serving.watch import Watch, close_at_exit
 from anytime.serving.worker import Add
 
 __all__ = ["Answer", "Engine", "EngineDiedError", "OverloadedError"]
+
+UNSENT = 2**20
+"""Bytes of messages that a process has not taken yet: with more it gets no new requests."""
 
 
 class Engine:
@@ -33,8 +38,8 @@ class Engine:
 
     A request is admitted only if the first exits of all that are waiting, its own too, fit before their deadlines; if
     not, ``submit`` raises ``OverloadedError`` at once. What is admitted is answered, with the deepest exit that the
-    load allows. A network that was converted without a graph (``net.paused_because``) shares batches only at its first
-    stage, and cannot be served here.
+    load allows; one second after its deadline it fails with ``UnfinishedError``. A network that was converted without a
+    graph (``net.paused_because``) shares batches only at its first stage, and cannot be served here.
 
     Args:
         net: the network, or the folder of a saved one.
@@ -52,6 +57,8 @@ class Engine:
         queue_bytes: of their inputs.
         queue_seconds: predicted time until all of them have their first exit.
         max_batch: the largest number of samples that run together.
+        silence: seconds without a sign of life after which a process is killed and replaced; ten times its longest
+            stage is added.
         loop: the event loop that reads the answers, sooner than a thread would, if requests come from it.
 
     Examples:
@@ -79,6 +86,7 @@ class Engine:
         queue_bytes: int = 2**28,
         queue_seconds: float = 1.0,
         max_batch: int = 32,
+        silence: float = 10.0,
         loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         check_integer("processes", processes, least=0)
@@ -89,30 +97,21 @@ class Engine:
             check_number("queue_seconds", queue_seconds, above=0),
         )
         self.model = Model.of(net, policy, accuracy, profile, example, backend)
-        self._lock = threading.RLock()
-        self._requests: dict[int, Request] = {}
-        self._waiting: dict[Any, list[Request]] = {}
-        self._number, self._bytes, self._closing = 0, 0, False
-        self._empty = threading.Condition(self._lock)
+        self._books = Books(lambda slot: self._crew.release(slot))
+        self._lock = self._books.lock
+        self._number, self._closing = 0, False
         self._ahead = Ahead()
         self._owner = os.getpid()
-        names = (
-            "admitted",
-            "refused",
-            "answered",
-            "in_time",
-            "late",
-            "ready_in_time",
-            "failed",
-            "cancelled",
-            "restarts",
-        )
-        self._counts = dict.fromkeys(names, 0)
-        self._crew = Crew(self.model, processes, threads, spare, queue, max_batch, self._heard, self._died, loop)
+        check_number("silence", silence, above=0)
+        news = (self._heard, self._died, self._joined)
+        self._crew = Crew(self.model, processes, threads, spare, queue, max_batch, *news, loop)
         settings = self._crew.settings
         self._tables = Tables(settings.times, settings.accuracy, max_batch, every=settings.policy is not None)
         self._exits = [0] * len(settings.accuracy)
         self.times: BatchTimes = settings.times
+        stage, nbytes = self._tables.longest_stage, sum(tensor.nbytes for tensor in tensors_of(self.model.example))
+        self._watch = Watch(self._books, self._crew, self._overdue, silence, stage, max_batch, nbytes)
+        close_at_exit(self)
 
     def submit(
         self, x: Any, deadline: float | None = None, on_exit: Callable[[Answer], object] | None = None
@@ -137,6 +136,8 @@ class Engine:
         return self._submit(x, deadline, on_exit, asyncio.get_running_loop().create_future())
 
     def _submit(self, x: Any, deadline: float | None, on_exit: Callable[[Answer], object] | None, future: Any) -> Any:
+        if os.getpid() != self._owner:
+            raise AnytimeError("this engine belongs to the parent process: make an Engine in this one")
         begun = time.perf_counter()
         limit = begun + (inf if deadline is None else check_number("deadline", deadline))
         x = as_input(self.model.net, x)
@@ -148,11 +149,9 @@ class Engine:
             try:
                 self._send(request, self._admit(request, begun))
             except OverloadedError:
-                self._counts["refused"] += 1
+                self._books.count("refused")
                 raise
-            self._requests[request.id] = request
-            self._bytes += nbytes
-            self._counts["admitted"] += 1
+            self._books.enter(request)
         future.add_done_callback(lambda _: self._cancelled(request) if future.cancelled() else None)
         return future
 
@@ -160,35 +159,36 @@ class Engine:
         """The worker that takes the request; raises if none can."""
         if self._closing:
             raise OverloadedError("the engine is closing", 1.0)
-        if os.getpid() != self._owner:
-            raise AnytimeError("this engine belongs to the parent process: make an Engine in this one")
         workers = self._crew.workers
         if not workers and not self._crew.replaces:
             raise EngineDiedError("the engine's thread has ended: make a new Engine; a process would be replaced")
         if not workers:
             raise OverloadedError("no engine process is ready: one is being started", 1.0)
+        workers = [worker for worker in workers if worker.unsent <= UNSENT]
+        if not workers:
+            raise OverloadedError("the engine's process takes no messages", 1.0)
         worst, seconds, best = inf, 0.0, None
-        in_flight = self._requests.values()
+        books = self._books
+        busy = {other.worker for other in books.requests.values()}
         for worker in workers:
-            waiting = self._waiting.setdefault(worker, [])
+            waiting = books.waiting.setdefault(worker, [])
             entries = [(other.deadline, other.size) for other in waiting]
             insort(entries, (request.deadline, request.size))
             entries = [(deadline - self._ahead.seconds, size) for deadline, size in entries]
             pace = self._crew.pace[worker].at(now)
-            late = lateness(self._tables, pace, entries, now, busy=any(r.worker is worker for r in in_flight))
+            late = lateness(self._tables, pace, entries, now, busy=worker in busy)
             if late < worst:
                 worst, best = late, worker
                 work = self._tables.first_exits[min(sum(size for _, size in entries), 4096) - 1]
                 seconds = pace.mean * work
-        check_bounds(self._bounds, len(self._requests) + 1, self._bytes + request.bytes, seconds)
+        check_bounds(self._bounds, len(books.requests) + 1, books.bytes + request.bytes, seconds)
         if worst > 0:
             raise OverloadedError("its first exit, or that of a request before it, would be late", max(worst, 0.001))
         return best
 
     def _send(self, request: Request, worker: Any) -> None:
         """Give a request to a worker."""
-        request.worker, request.waits = worker, True
-        insort(self._waiting.setdefault(worker, []), request, key=lambda r: r.deadline)
+        self._books.assign(request, worker)
         if request.slot is None and (stored := self._crew.store(request.x)) is not None:
             request.slot, request.x = stored
         deadline, streams = request.deadline - self._ahead.seconds, request.on_exit is not None
@@ -196,49 +196,38 @@ class Engine:
         worker.send(message)
 
     def _cancelled(self, request: Request) -> None:
+        if os.getpid() == self._owner and self._withdraw(request):
+            self._books.count("cancelled")
+
+    def _withdraw(self, request: Request) -> bool:
+        """Take a request back from its worker; False if it has been answered."""
         with self._lock:
-            if self._requests.get(request.id) is not request:
-                return
-            self._counts["cancelled"] += 1
-            worker = request.worker
-            self._forget(request)
-        worker.send(request.id)
+            if not self._books.leave(request):
+                return False
+            if request.worker is not None:
+                request.worker.send(request.id)
+        return True
 
-    def _forget(self, request: Request) -> None:
-        """Free what a request holds; call it with the lock."""
-        del self._requests[request.id]
-        self._bytes -= request.bytes
-        self._no_longer_waits(request)
-        if request.slot is not None:
-            self._crew.release(request.slot)
-        if not self._requests:
-            self._empty.notify_all()
-
-    def _no_longer_waits(self, request: Request) -> None:
-        if request.waits:
-            request.waits = False
-            self._waiting[request.worker].remove(request)
-
-    def _heard(self, events: list[Event]) -> None:
+    def _heard(self, worker: Any, events: list[Event]) -> None:
         """News of a worker, in its thread."""
-        waited, late = False, self._counts["late"]
+        waited, books, late = False, self._books, self._books.counts["late"]
         for event in events:
             with self._lock:
-                request = self._requests.get(event.id)
-                if request is None:
+                request = books.requests.get(event.id)
+                if request is None or request.worker is not worker:
                     continue
                 if event.kind == "first":
-                    self._no_longer_waits(request)
+                    books.has_exit(request)
                     continue
                 if event.kind != "exit":
-                    self._forget(request)
+                    books.leave(request)
             if event.kind == "failed":
                 self._fail(request, AnytimeError(f"the network failed on this input: {event.stopped_by}"))
             else:
                 waited = waited or event.stopped_by == "deadline"
                 self._answered(request, event)
-        if waited or self._counts["late"] > late:
-            self._ahead.note(late=self._counts["late"] > late)
+        if waited or books.counts["late"] > late:
+            self._ahead.note(late=books.counts["late"] > late)
 
     def _answered(self, request: Request, event: Event) -> None:
         complete, now = event.exit + 1 == len(self._exits), time.perf_counter()
@@ -250,43 +239,55 @@ class Engine:
             try:
                 request.on_exit(answer)
             except Exception as error:  # the caller's mistake: its request ends with it, the engine goes on
-                with self._lock:
-                    if request.id in self._requests:
-                        self._forget(request)
-                        request.worker.send(request.id)
+                self._withdraw(request)
                 self._fail(request, error)
             return
         if not settle(request.future, answer):
             return
         with self._lock:
-            self._counts["answered"] += 1
-            self._counts["in_time" if now <= request.deadline else "late"] += 1
-            self._counts["ready_in_time"] += event.moment <= request.deadline
+            self._books.count("answered")
+            self._books.count("in_time" if now <= request.deadline else "late")
+            if event.moment <= request.deadline:
+                self._books.count("ready_in_time")
             self._exits[event.exit] += 1
 
     def _fail(self, request: Request, error: Exception) -> None:
         if settle(request.future, error):
-            with self._lock:
-                self._counts["failed"] += 1
+            self._books.count("failed")
 
     def _died(self, worker: Any, reason: str) -> None:
         """Its process has ended: run its requests elsewhere if there is time, else say why they failed."""
+        now, lost = time.perf_counter(), []
         with self._lock:
-            self._counts["restarts"] += 1
-            orphans = [request for request in self._requests.values() if request.worker is worker]
-            self._waiting.pop(worker, None)
-            lost = []
-            for request in orphans:
-                request.deaths, request.waits = request.deaths + 1, False
-                others = self._crew.workers
-                ready = time.perf_counter() + self._tables.first_exits[0]
-                if others and request.deaths < 3 and ready < request.deadline and not self._closing_now:
-                    self._send(request, min(others, key=lambda w: len(self._waiting.get(w, ()))))
-                else:
-                    self._forget(request)
+            self._books.count("restarts")
+            for request in self._books.orphan(worker):
+                in_time = now + self._tables.first_exits[0] < request.deadline
+                if not self._crew.replaces or request.deaths == 3 or not in_time or self._closing_now:
+                    self._books.leave(request)
                     lost.append(request)
+            self._send_again()
         for request in lost:
             self._fail(request, EngineDiedError(f"{reason}, and the request could not be run again"))
+
+    def _send_again(self) -> None:
+        """Give the requests that have lost their worker to others, if there are any; else they wait for a new one."""
+        workers, waiting = self._crew.workers, self._books.waiting
+        for request in self._books.of(None) if workers else ():
+            self._send(request, min(workers, key=lambda worker: len(waiting.get(worker, ()))))
+
+    def _joined(self) -> None:
+        """There is a new worker."""
+        with self._lock:
+            self._send_again()
+
+    def _overdue(self, request: Request, seconds: float) -> None:
+        if self._withdraw(request):
+            self._fail(request, UnfinishedError("deadline", seconds))
+
+    @property
+    def ready(self) -> bool:
+        """Whether a worker can take requests."""
+        return bool(self._crew.workers) and not self._closing
 
     _closing_now = False
 
@@ -295,13 +296,14 @@ class Engine:
         percentile, ``first_exit_seconds`` (predicted, for one more request), ``workers``.
         """
         with self._lock:
-            waiting = {worker: sum(r.size for r in self._waiting.get(worker, ())) for worker in self._crew.workers}
+            books = self._books
+            waiting = {worker: sum(r.size for r in books.waiting.get(worker, ())) for worker in self._crew.workers}
             paces = [self._crew.pace[worker] for worker in waiting]
             least = min(waiting.values(), default=0)
             return {
-                "in_flight": len(self._requests),
+                "in_flight": len(books.requests),
                 "waiting": sum(waiting.values()),
-                "bytes": self._bytes,
+                "bytes": books.bytes,
                 "slow_down": max((pace.mean for pace in paces), default=1.0),
                 "slow_down_95": max((pace.high for pace in paces), default=1.0),
                 "first_exit_seconds": float(self._tables.first_exits[min(least, 4095)]),
@@ -314,20 +316,27 @@ class Engine:
         ``exits``: how many answers each exit gave; and what ``load`` says.
         """
         with self._lock:
-            return {**self._counts, "exits": list(self._exits), **self.load()}
+            return {**self._books.counts, "exits": list(self._exits), **self.load()}
 
     def close(self, drain: bool = True) -> None:
-        """Admit nothing more, and end; with ``drain`` after everything admitted is answered."""
+        """Admit nothing more, and end; with ``drain`` after everything admitted is answered.
+
+        In a forked process it closes what that has of it; the engine goes on.
+        """
+        if os.getpid() != self._owner:
+            self._crew.close()
+            return
         with self._lock:
             self._closing = True
-            while drain and self._requests and self._crew.workers:
-                self._empty.wait(timeout=1.0)
+            while drain and self._books.requests and (self._crew.workers or self._crew.replaces):
+                self._books.empty.wait(timeout=1.0)
             self._closing_now = True
-            left = list(self._requests.values())
+            left = list(self._books.requests.values())
             for request in left:
-                self._forget(request)
+                self._books.leave(request)
         for request in left:
             self._fail(request, AnytimeError("the engine was closed before this request was answered"))
+        self._watch.stop()
         self._crew.close()
 
     def __enter__(self) -> Self:

@@ -55,10 +55,12 @@ async def live(request: Request) -> Response:  # noqa: ARG001
 
 async def ready(request: Request) -> Response:
     """The server, or one of its models, admits requests."""
-    if "model" in request.path_params:
-        _served(request)
-    if _service(request).draining:
+    service = _service(request)
+    asked = [_served(request)] if "model" in request.path_params else service.models.values()
+    if service.draining:
         raise HTTPException(503, "the server is shutting down")
+    if waits := [served.name for served in asked if not served.loaded.engine.ready]:
+        raise HTTPException(503, f"no engine process of {', '.join(waits)} is ready")
     return json_reply({"ready": True})
 
 

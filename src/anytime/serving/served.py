@@ -1,7 +1,6 @@
 """A model that is being served: its engine and what clients may know of it; replaced without losing a request."""
 
 import asyncio
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -83,7 +82,8 @@ class Served:
     def __init__(self, name: str, folder: Path, make_engine: Callable[[Path], Engine]) -> None:
         self.name, self.folder, self._make_engine = name, folder, make_engine
         self.loaded = self._load()
-        self._loading = threading.Lock()
+        self._loading = asyncio.Lock()
+        self._next: asyncio.Future[None] | None = None  # the reload that has not begun to read the folder
 
     def _load(self) -> Loaded:
         engine = self._make_engine(self.folder)
@@ -109,17 +109,23 @@ class Served:
                 loaded.closed.set()
 
     async def reload(self) -> None:
-        """Load the folder again; requests that have begun are answered by the old model, new ones by the new."""
-        if not self._loading.acquire(blocking=False):
-            raise AnytimeError(f"{self.name} is being loaded already")
-        try:
+        """Load the folder again; requests that have begun are answered by the old model, new ones by the new.
+
+        Reloads run one after another, each until the old engine is closed: there are never more than two. Those that
+        are asked for while one waits share it.
+        """
+        if self._next is None:
+            self._next = asyncio.ensure_future(self._reload())
+        await asyncio.shield(self._next)  # whoever asked may hang up
+
+    async def _reload(self) -> None:
+        async with self._loading:
+            self._next = None
             old, self.loaded = self.loaded, await asyncio.to_thread(self._load)
-        finally:
-            self._loading.release()
-        old.retired = True
-        if old.users:
-            await old.closed.wait()
-        await asyncio.to_thread(old.engine.close)
+            old.retired = True
+            if old.users:
+                await old.closed.wait()
+            await asyncio.to_thread(old.engine.close)
 
     def about(self) -> dict[str, Any]:
         """What the page shows of the model."""

@@ -30,6 +30,10 @@ News = tuple[list[Event], float, float, float]
 """Events, then the slow-down's mean and 95th percentile, and the usual batch."""
 
 
+CLOSING = 5.0
+"""Seconds that a worker may take to end; a process is killed then."""
+
+
 class Job(NamedTuple):
     """Everything that a worker needs to begin."""
 
@@ -45,6 +49,10 @@ class Job(NamedTuple):
 Add = tuple[int, int | None, Any, float, bool]
 """A request for a worker: its number, its slot in the arena, what describes the input there (without a slot the input
 itself), its deadline, and whether every exit is wanted. A plain tuple: those are pickled several times faster."""
+
+
+PING = "ping"
+"""Answered at the next stage boundary with news without events."""
 
 
 def start_runner(job: Job, tell: Callable[[News], object]) -> Runner:
@@ -63,6 +71,13 @@ def start_runner(job: Job, tell: Callable[[News], object]) -> Runner:
     return runner
 
 
+def warm_up(net: Any, example: Any) -> None:
+    """Run every stage and head once: the first time, libraries load and allocate, which may take a second."""
+    with torch.inference_mode():
+        for _ in net.steps(example):
+            pass
+
+
 @torch.inference_mode()  # entered once: at every stage it would take as long as the decision
 def run(runner: Runner, receive: Callable[[bool], list[Any]], unpack: Callable[[int, Any], Any]) -> None:
     """Take messages and run stages until told to end. ``receive(wait)`` gives all that have come, or waits for one."""
@@ -75,7 +90,9 @@ def run(runner: Runner, receive: Callable[[bool], list[Any]], unpack: Callable[[
         for message in messages:
             if message is None:
                 return
-            if isinstance(message, int):
+            if message == PING:
+                runner.tell([])
+            elif isinstance(message, int):
                 runner.cancel(message)
             else:
                 id, slot, x, deadline, streams = message
@@ -92,7 +109,7 @@ class ThreadWorker:
             job, lambda news: tell(self, _decoded(_encoded(news)))
         )  # logits in memory of their own
         self.settings, self.died = self.runner.settings, died
-        self.name = "thread"
+        self.name, self.unsent, self.unread = "thread", 0, False
         self.thread = threading.Thread(target=self._work, name="anytime engine", daemon=True)
 
     def begin(self, loop: asyncio.AbstractEventLoop | None = None) -> None:  # noqa: ARG002
@@ -118,9 +135,13 @@ class ThreadWorker:
         self.inbox.put(message)
 
     def close(self) -> None:
-        """End the thread after the present stage."""
+        """End the thread after the present stage, for which it waits a while."""
         self.inbox.put(None)
-        self.thread.join()
+        if self.thread is not threading.current_thread():
+            self.thread.join(CLOSING)
+
+    def leave(self) -> None:
+        """For a forked process, which has no such thread."""
 
 
 class ProcessWorker:
@@ -142,6 +163,11 @@ class ProcessWorker:
     ) -> None:
         self.tell, self.died = tell, died
         self.closed = self.begun = False
+        self.signs = 0
+        """How many signs of life were heard, written by whoever listens."""
+        self.seen, self.silent = 0, 0.0
+        """Those that ``Crew.check`` has seen, and the seconds since then, written by it alone."""
+        self._listener: threading.Thread | None = None
         ours, theirs = socket.socketpair()
         code = f"from anytime.serving.worker import serve; serve({theirs.fileno()}, {arena.file})"
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
@@ -159,6 +185,7 @@ class ProcessWorker:
             self.wire.send_pickled(self.job)
             (answer,) = self.wire.receive()
         except (EOFError, OSError) as error:
+            self.wire.close()
             raise AnytimeError(f"an engine could not be started: {self._how_it_ended()}") from error
         finally:
             self.job = b""
@@ -171,13 +198,15 @@ class ProcessWorker:
         """Listen to its news: in an event loop, or a thread."""
         self.begun = True
         if loop is None:
-            self._thread(self._listen)
+            self._listener = self._thread(self._listen)
         else:
             hear = partial(self._hear_in, loop)
             loop.call_soon_threadsafe(loop.add_reader, self.wire.fileno(), hear)
 
-    def _thread(self, work: Callable[[], object]) -> None:
-        threading.Thread(target=work, name="anytime engine", daemon=True).start()
+    def _thread(self, work: Callable[[], object]) -> threading.Thread:
+        thread = threading.Thread(target=work, name="anytime engine", daemon=True)
+        thread.start()
+        return thread
 
     def _listen(self) -> None:
         while self._hear():
@@ -193,36 +222,59 @@ class ProcessWorker:
         """Pass news on; False if there will be no more."""
         try:
             for news in self.wire.receive(wait):
-                self.tell(self, _decoded(news))
+                self.signs += 1
+                if news[0]:
+                    self.tell(self, _decoded(news))
         except (EOFError, OSError):
             return False
         return True
 
     def _ended(self) -> None:
+        how = self._how_it_ended()
         if not self.closed:
-            self.died(self, self._how_it_ended())
+            self.died(self, how)
         self.wire.close()
 
     def send(self, message: Any) -> None:
-        """Pass a message on. If the process is gone, ``died`` will be called with all of its requests."""
-        with suppress(OSError):
-            self.wire.send(message)
+        """Pass a message on, without waiting. If the process is gone, ``died`` is called with all of its requests."""
+        self.wire.post(message)
+
+    @property
+    def unsent(self) -> int:
+        """Bytes of messages that the process has not taken yet."""
+        return self.wire.unsent
+
+    @property
+    def unread(self) -> bool:
+        """Whether there is news that nobody has looked at."""
+        return self.wire.unread
+
+    def abandon(self) -> None:
+        """End a process that does not react; its news is of no interest any more."""
+        self.closed = True
+        self.process.kill()
 
     def close(self) -> None:
         """End the process after its present stage; it ends by itself if this process is gone."""
         self.closed = True
         self.send(None)
         try:
-            self.process.wait(5)
+            self.process.wait(CLOSING)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
         if not self.begun:  # else whoever listens closes it
             self.wire.close()
+        elif self._listener is not None and self._listener is not threading.current_thread():
+            self._listener.join(CLOSING)
+
+    def leave(self) -> None:
+        """For a forked process, which shares the descriptor: close its own without a word to the engine's process."""
+        self.wire.socket.close()
 
     def _how_it_ended(self) -> str:
         try:
-            code = self.process.wait(5)
+            code = self.process.wait(CLOSING)
         except subprocess.TimeoutExpired:
             self.process.kill()
             code = self.process.wait()
@@ -254,6 +306,7 @@ def serve(wire_file: int, arena_file: int) -> None:
             assert job.arena is not None
             arena = Arena(*job.arena, file=arena_file)
             runner = start_runner(job, lambda news: wire.send(_encoded(news)))
+            warm_up(runner.net, job.example)
         except (EOFError, OSError):
             return
         except Exception as error:
