@@ -124,6 +124,9 @@ def calibrate_command(
         float | None, Option(help="The chance that more is lost; without it, the mean is bounded.")
     ] = None,
     unit: Annotated[str, Option(help="Unit of the budget: fraction, macs or seconds.")] = "fraction",
+    batch_size: Annotated[
+        int | None, Option(help="For seconds: how many images are predicted together. Default: 1.")
+    ] = None,
     score: Annotated[str, Option(help=f"How an exit's confidence is measured: {', '.join(SCORES)}.")] = "confidence",
     as_json: Annotated[bool, Option("--json", help="Print only JSON.")] = False,
     data: Annotated[str | None, Option(help="Other validation and test images than the run's.")] = None,
@@ -147,7 +150,7 @@ def calibrate_command(
     images = prepared(net, run, data_of(run, data))
     where = weights_device(net)
     batches = images.batches(images.validation, device=where)
-    policy = anytime.calibrate(net, batches, budget, unit, score, risk=risk, delta=delta)
+    policy = anytime.calibrate(net, batches, budget, unit, score, risk=risk, delta=delta, batch_size=batch_size)
     path = policy.save(run)
     test = collect(net, images.batches(images.test, device=where))
     exits = policy.choose_exits(test.logits)
