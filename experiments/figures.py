@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from anytime.plotting.style import colors_of, finish, legend_below, pyplot, write
+from anytime.plotting.style import colors_of, finish, legend_below, subplots, write
 from experiments.intervals import Interval
 
 
@@ -26,13 +26,12 @@ def plot_differences(
         x_name: The horizontal axis.
         y_name: The vertical axis, with its unit.
     """
-    plt = pyplot()
     labels = list(dict.fromkeys(scheme for schemes in panels.values() for scheme in schemes))
     colors = dict(zip(labels, colors_of(labels), strict=True))
     columns = min(3, len(panels))
     lines = -(-len(panels) // columns)
     size = (2.0 + 2.6 * columns, 0.8 + 2.8 * lines)
-    figure, axes = plt.subplots(lines, columns, figsize=size, sharey=True, squeeze=False, layout="constrained")
+    figure, axes = subplots(lines, columns, figsize=size, sharey=True, squeeze=False)
     shown: dict[str, Any] = {}
     for axis in axes.flat[len(panels) :]:
         axis.remove()
@@ -51,4 +50,4 @@ def plot_differences(
     for line in axes:
         line[0].set_ylabel(y_name)
     legend_below(figure, shown)
-    return write(plt, figure, path)
+    return write(figure, path)

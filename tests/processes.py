@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 FORKED = multiprocessing.get_context("forkserver")
-FORKED.set_forkserver_preload(["anytime.cli", "torch.utils.tensorboard", "matplotlib.pyplot"])
+FORKED.set_forkserver_preload(["anytime.cli", "torch.utils.tensorboard", "matplotlib.backends.backend_agg"])
 
 
 class Child:

@@ -8,7 +8,9 @@ from anytime.evaluation import Curve
 from anytime.inference.calibration import Budgeted
 from anytime.plotting.style import OTHER_COLORS, colors_of
 
+matplotlib = pytest.importorskip("matplotlib")
 plt = pytest.importorskip("matplotlib.pyplot")
+Figure = pytest.importorskip("matplotlib.figure").Figure
 
 MACS = [1_000_000, 2_000_000, 4_000_000]
 CURVE = Curve([0.3, 0.2, None], [1.0, 0.9, None], Costs(MACS, MACS), images=500)
@@ -20,10 +22,25 @@ HELD = {"resann, CONST": [(MACS, [0.8, 0.2, 0.1])] * 2, "resann, AdaLoss": [(MAC
 def figures(monkeypatch):
     """The figures that are drawn."""
     drawn = []
-    monkeypatch.setattr(plt, "close", drawn.append)
-    yield drawn
-    monkeypatch.undo()
-    plt.close("all")
+
+    def save(figure, *args, save=Figure.savefig, **options):
+        drawn.append(figure)
+        save(figure, *args, **options)
+
+    monkeypatch.setattr(Figure, "savefig", save)
+    return drawn
+
+
+def test_a_users_backend_and_figures_are_left_alone(tmp_path):
+    before = matplotlib.get_backend()
+    plt.switch_backend("svg")
+    try:
+        own = plt.figure()
+        plotting.plot_curves({"adaloss": CURVE}, tmp_path / "curves.png")
+        assert matplotlib.get_backend() == "svg"
+        assert plt.get_fignums() == [own.number]
+    finally:
+        plt.switch_backend(before)
 
 
 def test_a_scheme_has_one_color_in_all_plots():
@@ -72,4 +89,3 @@ def test_every_plot_becomes_a_picture(tmp_path, suffix):
     ]
     start = b"\x89PNG" if suffix == "png" else b"<?xml"
     assert all(picture.read_bytes().startswith(start) for picture in drawn)
-    assert not plt.get_fignums(), "figures are closed"

@@ -166,4 +166,9 @@ class Peeked:
 
 def one_sample(inputs: Any) -> Any:
     """The first sample of a batch of inputs."""
-    return tree_map(lambda leaf: leaf[:1] if isinstance(leaf, Tensor) and leaf.ndim else leaf, inputs)
+    return samples(inputs, 1)
+
+
+def samples(inputs: Any, count: int) -> Any:
+    """The first ``count`` samples of a batch of inputs."""
+    return tree_map(lambda leaf: leaf[:count] if isinstance(leaf, Tensor) and leaf.ndim else leaf, inputs)

@@ -227,9 +227,9 @@ def _build(folder: Path, config: dict[str, Any] | None, parameters: int, trust: 
     """
     if config is None:
         raise AnytimeError(
-            f"{folder}: {CONFIG} does not say how to build this network; build it as before saving and call "
-            "load(folder, net=...); for the command line, let it build the model and train that: "
-            "anytime convert my_package.models:build --data DATA --output FOLDER"
+            f"{folder}: {CONFIG} does not say how to build this network. In Python, build it as before saving: "
+            f"net = anytime.load({str(folder)!r}, net=net), then anytime.evaluate(net, data). The command line needs a "
+            "model that it can build itself: anytime convert my_package.models:build --data DATA --output FOLDER"
         )
     try:
         converted = _is_converted(config)

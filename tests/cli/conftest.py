@@ -4,9 +4,18 @@ import shutil
 import sys
 
 import pytest
+import torch
 
 import anytime
 from anytime import cli
+
+
+@pytest.fixture(autouse=True)
+def threads():
+    """Commands choose how many threads they compute with; other tests have as many as before."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture

@@ -58,6 +58,8 @@ def test_seconds(folder, capsys):
     assert policy.shares == [0, 0, 1], "there is time for all samples to go to the last exit"
     assert 0 < policy.costs[0] < policy.costs[-1]
     assert "1000 seconds" in out
+    assert calibrate(folder, capsys, "--budget 1000 --unit seconds --batch-size 4")[0] == 0
+    assert "batch_size=4 counts for seconds alone" in calibrate(folder, capsys, "--budget 0.5 --batch-size 4")[2]
 
 
 def test_a_risk(folder, capsys):

@@ -2,15 +2,20 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import processes
 import pytest
 import torch
+import typer
+from waiting import until
 
 import anytime
 from anytime import cli
+from anytime.cli.app import use_threads
 
 COMMANDS = [command.name or command.callback.__name__ for command in cli.app.registered_commands]
 
@@ -52,6 +57,43 @@ def test_demo(run, tmp_path, monkeypatch):
     assert "1. The error on 500 test images" in out
     assert "2. All 500 test images at once, before a deadline" in out
     assert (tmp_path / "d/demo.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_demo_that_is_stopped_says_how_to_go_on(tmp_path, environment):
+    demo = processes.Child(["-m", "anytime", "demo", "--output", "d", "--epochs", "9999"], environment, tmp_path)
+    until((tmp_path / "d/log.jsonl").exists)
+    demo.send_signal(signal.SIGINT)
+    assert demo.wait() == 130
+    assert demo.stderr.endswith("stopped; go on from here with: anytime demo --output d --epochs 9999\n")
+
+
+COMPUTE = {
+    "train", "train-ensemble", "evaluate", "calibrate", "combine", "convert", "predict", "profile", "export", "demo",
+}  # fmt: skip
+
+
+def test_every_command_that_computes_takes_a_number_of_threads():
+    commands = typer.main.get_command(cli.app).commands
+    assert {name for name, each in commands.items() if "threads" in {p.name for p in each.params}} == COMPUTE
+
+
+@pytest.mark.usefixtures("trained")
+def test_tiny_images_are_computed_with_one_thread_unless_told_otherwise(run):
+    torch.set_num_threads(2)
+    for folder, options, used in (("r", "", 1), ("s", "--threads 2", 2)):
+        code, _, err = run(f"train --model resann-1-4 --subset 60 --epochs 1 --output {folder} {options}")
+        assert code == 0, err
+        assert json.loads(Path(folder, "run.json").read_text())["versions"]["threads"] == used
+    assert run("train --output s --resume")[0] == 0
+    assert torch.get_num_threads() == 2, "as it was begun"
+    assert run("evaluate a --json")[0] == 0
+    assert torch.get_num_threads() == 1
+    assert "--threads=0 must be an integer >= 1" in run("evaluate a --threads 0")[2]
+    use_threads(2, (3, 16, 16))
+    use_threads(None, (3, 16, 17))
+    assert torch.get_num_threads() == 2
+    use_threads(None, (3, 16, 16))
+    assert torch.get_num_threads() == 1
 
 
 @pytest.mark.slow

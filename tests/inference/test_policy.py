@@ -2,6 +2,8 @@
 
 import json
 import re
+import time
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -89,13 +91,35 @@ def rows(state):
     return len(state) if isinstance(state, torch.Tensor) else rows(state[0])
 
 
-def test_seconds_as_the_budget():
-    net, x = NETS["resann"](), torch.randn(8, 3, 16, 16)
-    seconds = anytime.profile(net, x, repeats=5).through
-    batches = [(x, torch.randint(10, (8,)))]
-    policy = anytime.calibrate(net, batches, budget=seconds[-1], unit="seconds")
+class Slow(torch.nn.Linear):
+    """A stage that takes as long for one sample as for many, and notes how many."""
+
+    sizes: ClassVar[set[int]] = set()
+
+    def forward(self, x):
+        self.sizes.add(len(x))
+        time.sleep(0.01)
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("score", ["confidence", lambda logits: logits.amax(-1)])
+def test_seconds_are_those_of_a_sample_alone_unless_more_are_predicted_together(score):
+    net = anytime.AnytimeNetwork([Slow(4, 4), Slow(4, 4)], [torch.nn.Linear(4, 3), torch.nn.Linear(4, 3)]).eval()
+    batches = [(torch.randn(100, 4), torch.randint(3, (100,)))]
+    policy = anytime.calibrate(net, batches, 60.0, "seconds", score)
     assert policy.unit == "seconds"
-    assert policy.costs == sorted(policy.costs)
+    assert policy.costs[0] >= 0.01
+    assert policy.costs[1] >= 0.02
+    for told, sizes in ((None, {1, 100}), (5, {5, 100}), (100, {100})):
+        Slow.sizes.clear()
+        anytime.calibrate(net, batches, 60.0, "seconds", score, batch_size=told)
+        assert Slow.sizes == sizes
+    with pytest.raises(anytime.AnytimeError, match=r"batch_size=101: the first batch has 100 samples.*larger batches"):
+        anytime.calibrate(net, batches, 60.0, "seconds", score, batch_size=101)
+    with pytest.raises(anytime.AnytimeError, match=r"batch_size=0 must be an integer >= 1"):
+        anytime.calibrate(net, batches, 60.0, "seconds", score, batch_size=0)
+    with pytest.raises(anytime.AnytimeError, match=r'batch_size=5 counts for seconds alone: pass unit="seconds" too'):
+        anytime.calibrate(net, batches, 0.5, batch_size=5)
 
 
 def test_a_policy_is_saved_with_the_model(tmp_path):

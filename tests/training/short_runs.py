@@ -14,12 +14,12 @@ def small(**options):
     return anytime.create_model("resann-1-4", in_channels=1, **options)
 
 
-def linear(width=16):
+def linear(width=16, dropout=0.0):
     """A network without convolutions and batch norm."""
     torch.manual_seed(1)
     stages = [
-        nn.Sequential(nn.Flatten(), nn.Linear(64, width), nn.Tanh()),
-        nn.Sequential(nn.Linear(width, width), nn.Tanh()),
+        nn.Sequential(nn.Flatten(), nn.Linear(64, width), nn.Tanh(), nn.Dropout(dropout)),
+        nn.Sequential(nn.Linear(width, width), nn.Tanh(), nn.Dropout(dropout)),
     ]
     return anytime.AnytimeNetwork(stages, [nn.Linear(width, 10), nn.Linear(width, 10)])
 

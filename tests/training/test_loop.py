@@ -20,6 +20,36 @@ def test_a_seed_makes_a_run_repeatable_and_leaves_the_callers_generator(data):
     assert not same(first, other)
 
 
+SCHEMES = ["const", "half-end", "geometric-mean", "log-barrier", "opt-2", "annealed", "famo", "first-order"]
+
+
+@pytest.mark.parametrize("scheme", ["const", "first-order"])
+@pytest.mark.parametrize("loader", [False, True])
+def test_a_network_with_dropout_is_trained_alike_again_whatever_was_drawn_before(scheme, loader, data):
+    batches = list(data.batches(data.train, batch_size=25)) if loader else data
+    nets = [linear(dropout=0.5) for _ in range(3)]
+    for net, drawn, seed in zip(nets, (0, 1, 0), (3, 3, 4), strict=True):
+        torch.manual_seed(drawn)
+        train(net, batches, scheme, seed=seed)
+    one, again, other = nets
+    assert same(one, again)
+    assert not same(one, other)
+
+
+@pytest.mark.parametrize("scheme", ["adaloss", *SCHEMES])
+def test_a_network_with_dropout_resumes_at_any_step_whatever_was_drawn_before(scheme, data, tmp_path):
+    few = {"batch_size": 50, "lr": 0.01}  # four steps in two epochs
+    whole = linear(dropout=0.5)
+    train(whole, data, scheme, **few)
+    for after in (1, 2, 3):
+        parts, again = linear(dropout=0.5), linear(dropout=0.5)
+        stopped(parts, data, tmp_path / f"{after}", scheme, after=after, **few)
+        torch.manual_seed(after)
+        train(again, data, scheme, output=tmp_path / f"{after}", resume=True, **few)
+        assert same(whole, again)
+        assert not same(whole, parts)
+
+
 def test_training_learns():
     net = anytime.create_model("resann-1-8", in_channels=1)
     result = train(net, anytime.load_data("digits"), epochs=6)
@@ -54,7 +84,7 @@ def test_the_paper_trains_each_image_once_an_epoch(data, monkeypatch):
     assert torch.equal(torch.cat(seen).sort().values, data.train.labels.sort().values)
 
 
-@pytest.mark.parametrize("scheme", ["const", "half-end", "geometric-mean", "log-barrier", "opt-2"])
+@pytest.mark.parametrize("scheme", SCHEMES)
 def test_every_scheme_trains_and_resumes(scheme, data, tmp_path):
     whole, parts = small(), small()
     train(whole, data, scheme, lr=0.01)

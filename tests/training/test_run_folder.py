@@ -1,5 +1,6 @@
 import json
 import random
+import re
 import signal
 import sys
 import time
@@ -7,11 +8,41 @@ import time
 import processes
 import pytest
 import torch
-from short_runs import same, small, stopped, train, without_time
+from short_runs import linear, same, small, stopped, train, without_time
 
 import anytime
+from anytime import cli
 from anytime.files import read_tensors
 from anytime.training.run_folder import RunFolder
+
+
+def weighted(losses):
+    """A scheme of the user's own."""
+    return losses.mean()
+
+
+class Weighted:
+    """One with a state."""
+
+    def __call__(self, losses):
+        return losses.mean()
+
+
+@pytest.mark.parametrize(("scheme", "name"), [(weighted, "weighted"), (Weighted(), "Weighted")])
+def test_run_json_names_the_scheme_of_a_user(scheme, name, data, tmp_path):
+    train(linear(), data, scheme, epochs=1, output=tmp_path)
+    assert json.loads((tmp_path / "run.json").read_text())["scheme"] == name
+
+
+def test_commands_say_what_to_do_with_a_network_that_only_the_user_can_build(data, tmp_path, monkeypatch, capsys):
+    train(linear(), data, weighted, epochs=1, output=tmp_path / "run")
+    monkeypatch.setattr(sys, "argv", ["anytime", "evaluate", str(tmp_path / "run")])
+    with pytest.raises(SystemExit):
+        cli.main()
+    said = capsys.readouterr().err
+    call = re.search(r"net = (anytime.load\(.*?, net=net\)), then (anytime.evaluate\(net, data\))", said)
+    net = eval(call[1], {"anytime": anytime, "net": linear()})
+    assert eval(call[2], {"anytime": anytime, "net": net, "data": anytime.load_data("digits")}).images == 500
 
 
 def test_a_run_folder_is_not_mixed_up(data, tmp_path):

@@ -3,7 +3,7 @@
 import json
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 import anytime
-from anytime.errors import AnytimeError, require
+from anytime.errors import AnytimeError, check_integer, require
 from anytime.evaluation import Curve
 from anytime.plotting import plot_curves
 from anytime.saving import CONFIG
@@ -30,6 +30,11 @@ SCHEMES = (
     "linear, half-end, opt-I (exit I alone), geometric-mean, log-barrier, first-order, famo; with options as in "
     "adaloss:gamma=0.1."
 )
+THREADS = "Number of CPU threads. Default: what torch takes, one for each core."
+THREADS_BY_IMAGE = "Number of CPU threads. Default: 1 for images of at most 16×16, else one for each core."
+TINY = 16 * 16
+"""Pixels. A network computes such an image in so little time that threads mostly wait for each other, and whenever
+another process has one of their cores, for milliseconds."""
 SEED = "Seed of the initial weights, the image order and the subset. Default: 0."
 
 
@@ -87,6 +92,14 @@ def device_named(name: str) -> torch.device:
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0]
         raise AnytimeError(f"--device {name} cannot be used here: {reason}; --device cpu always can") from None
+
+
+def use_threads(asked: int | None, shape: Sequence[int] = ()) -> None:
+    """Compute with the threads asked for; otherwise with one if the images, of this shape, are tiny."""
+    if asked is not None:
+        torch.set_num_threads(check_integer("--threads", asked))
+    elif shape and shape[-1] * shape[-2] <= TINY:
+        torch.set_num_threads(1)
 
 
 def check_free(output: Path) -> None:

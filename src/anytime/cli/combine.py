@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Annotated
 
 import anytime
-from anytime.cli.app import DEVICES, Option, app, check_free, device_named, typer
+from anytime.cli.app import DEVICES, THREADS_BY_IMAGE, Option, app, check_free, device_named, typer, use_threads
 from anytime.cli.evaluate import asked_of, data_of, prepared
 from anytime.cli.tables import compared_table, show
 from anytime.errors import AnytimeError
@@ -21,6 +21,7 @@ def combine_command(
     rule: Annotated[str, Option(help=f"How: {', '.join(RULES)}.")] = "stacking",
     output: Annotated[Path | None, Option(help="Folder for the new model. Default: RUN-RULE.")] = None,
     data: Annotated[str | None, Option(help="Other images than the run's.")] = None,
+    threads: Annotated[int | None, Option(help=THREADS_BY_IMAGE)] = None,
     device: Annotated[str, Option(help=DEVICES)] = "auto",
 ) -> None:
     """Let every exit of a trained network answer with what all exits so far say together.
@@ -42,6 +43,7 @@ def combine_command(
     check_free(target)
     net = load(run).to(device_named(device))
     images = prepared(net, run, data_of(run, data))
+    use_threads(threads, images.shape)
     where = weights_device(net)
     fitted_on = {"stacking": images.train, "ensemble": images.validation}.get(rule)
     batches = images.batches(fitted_on, device=where) if rule in ("stacking", "ensemble") else None

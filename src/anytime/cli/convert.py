@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import torch
 
 import anytime
-from anytime.cli.app import DATA, Option, app, check_free, typer
+from anytime.cli.app import DATA, THREADS, Option, app, check_free, typer, use_threads
 from anytime.conversion.constructors import LIBRARIES, build_converted, is_constructor, options_for
 from anytime.data.dataset import Data
 from anytime.data.loading import load_data
@@ -32,6 +32,7 @@ def convert(
     size: Annotated[int | None, Option(help="Height and width that images are resized to.")] = None,
     pretrained: Annotated[bool, Option("--pretrained", help=PRETRAINED)] = False,
     seed: Annotated[int, Option(help="Seed of the initial weights.")] = 0,
+    threads: Annotated[int | None, Option(help=THREADS)] = None,
 ) -> None:
     """Build a model of timm, torchvision, transformers or your own, add exits and save it.
 
@@ -52,6 +53,7 @@ def convert(
             "package.module:function, e.g. timm:resnet18"
         )
     check_free(output)
+    use_threads(threads)
     images = load_data(data, size=size)
     torch.manual_seed(seed)
     asked = {"model": model, "exits": exits, "option": option or [], "pretrained": pretrained}

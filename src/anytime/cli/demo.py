@@ -2,6 +2,7 @@
 
 import json
 import statistics
+import sys
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from anytime.cli.app import Option, app, drawing
+from anytime.cli.app import Option, app, drawing, use_threads
 from anytime.cli.tables import deadlines_table, savings_table, show
 from anytime.data.dataset import Data
 from anytime.data.loading import load_data
@@ -47,6 +48,7 @@ class DeadlineResult:
 def demo(
     output: Annotated[Path, Option(help="Folder for the run and the picture.")] = Path("runs/demo"),
     epochs: Annotated[int, Option(help="Number of training epochs.")] = 30,
+    threads: Annotated[int, Option(help="Number of CPU threads.")] = 1,
     as_json: Annotated[bool, Option("--json", help="Print only JSON.")] = False,
 ) -> None:
     """Train a small network on handwritten digits and use it three ways: about a minute.
@@ -57,6 +59,16 @@ def demo(
     Examples:
     - `anytime demo --output my-demo`
     """
+    use_threads(threads)
+    try:
+        _demo(output, epochs, as_json)
+    except KeyboardInterrupt:
+        print(f"\nstopped; go on from here with: anytime demo --output {output} --epochs {epochs}", file=sys.stderr)
+        raise
+
+
+def _demo(output: Path, epochs: int, as_json: bool) -> None:
+    """Train, then print the tables and draw the picture."""
     data = load_data("digits")
     torch.manual_seed(0)
     net = create_model(MODEL, in_channels=1)

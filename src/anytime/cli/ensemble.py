@@ -8,7 +8,18 @@ from typing import Annotated, Any
 import torch
 
 import anytime
-from anytime.cli.app import DATA, SCHEMES, SEED, Option, app, drawing, say_where, title_of
+from anytime.cli.app import (
+    DATA,
+    SCHEMES,
+    SEED,
+    THREADS_BY_IMAGE,
+    Option,
+    app,
+    drawing,
+    say_where,
+    title_of,
+    use_threads,
+)
 from anytime.cli.evaluate import prepared
 from anytime.cli.tables import curve_table, show
 from anytime.data.loading import load_data
@@ -47,6 +58,7 @@ def train_ensemble(
         Path | None, Option(help="Folder of the ensemble, with one per network in it. Default: in runs/.")
     ] = None,
     resume: Annotated[bool, Option("--resume", help="Continue the ensemble in the output folder.")] = False,
+    threads: Annotated[int | None, Option(help=THREADS_BY_IMAGE)] = None,
     jobs: Annotated[int, Option(help="Number of networks that train at the same time; they share the cores.")] = 1,
     cluster: Annotated[bool, Option("--cluster", help="Train the networks as tasks of a Ray cluster.")] = False,
 ) -> None:
@@ -78,18 +90,19 @@ def train_ensemble(
     asked = _begun(folder, given, resume) or asked
     names = list(dict.fromkeys(name.strip() for name in asked["members"].split(",")))
     # Loaded here once: errors show now rather than hours later, and the cache is filled for all trainings.
-    load_data(asked["data"], size=asked.get("size"))
+    images = load_data(asked["data"], size=asked.get("size"))
     for name in names:
         with torch.device("meta"):
             anytime.create_scheme(asked["scheme"], anytime.create_model(name).exits)
     asked["model"] = f"EANN of {', '.join(names)}"
     write_json(folder / FILE, {"ensemble": True, "asked": asked})
-    left = _jobs(folder, names, asked)
+    left = _jobs(folder, names, asked, threads)
     try:
         run_jobs(left, jobs, cluster)
     except KeyboardInterrupt:
         print(f"\nstopped; continue with: anytime train-ensemble --output {folder} --resume", file=sys.stderr)
         raise
+    use_threads(threads, images.shape)
     _assemble(folder, names, asked, made_anew=bool(left) or not _finished(folder))
 
 
@@ -120,9 +133,10 @@ def _begun(folder: Path, given: dict[str, Any], resume: bool) -> dict[str, Any] 
     return begun["asked"]
 
 
-def _jobs(folder: Path, names: list[str], asked: dict[str, Any]) -> list[Job]:
+def _jobs(folder: Path, names: list[str], asked: dict[str, Any], threads: int | None) -> list[Job]:
     """One training for each network that is not finished."""
     options = [word for name in sorted(asked.keys() - {"members", "model"}) for word in (f"--{name}", str(asked[name]))]
+    options += [] if threads is None else ["--threads", str(threads)]
     return [
         Job(name, ["-m", "anytime", "train", "--model", name, *options, "--output", str(folder / name), "--resume"])
         for name in names

@@ -9,7 +9,19 @@ from typing import Annotated, Any
 import torch
 
 import anytime
-from anytime.cli.app import DEVICES, Option, app, device_named, draw_curves, drawing, last_weights, title_of, typer
+from anytime.cli.app import (
+    DEVICES,
+    THREADS_BY_IMAGE,
+    Option,
+    app,
+    device_named,
+    draw_curves,
+    drawing,
+    last_weights,
+    title_of,
+    typer,
+    use_threads,
+)
 from anytime.cli.tables import budgets_table, curve_table, millions, show
 from anytime.data.dataset import Data
 from anytime.data.loading import load_data
@@ -38,6 +50,7 @@ def evaluate_command(
     score: Annotated[str, Option(help=f"How --budgets measures confidence: {', '.join(SCORES)}.")] = "confidence",
     as_json: Annotated[bool, Option("--json", help="Print only JSON.")] = False,
     data: Annotated[str | None, Option(help="Other test images than the run's.")] = None,
+    threads: Annotated[int | None, Option(help=THREADS_BY_IMAGE)] = None,
     device: Annotated[str, Option(help=DEVICES)] = "auto",
 ) -> None:  # fmt: skip
     """The anytime curve of a run: each exit's test error and cost, as a table and a plot.
@@ -55,8 +68,9 @@ def evaluate_command(
     asked = asked_of(run)
     net = load(run).to(device_named(device))
     images = prepared(net, run, data_of(run, data))
+    use_threads(threads, images.shape)
     scheme = asked.get("scheme", "run")
-    trained = getattr(anytime.create_scheme(scheme, net.exits), "only", None) if scheme.startswith("opt") else None
+    trained = getattr(anytime.create_scheme(scheme, net.exits), "only", None) if _alone(scheme) else None
     curve = evaluate(net, images, only=trained)
     table = _opt_table(opt or [])
     increase = curve.increase_over(table)
@@ -124,9 +138,13 @@ def calibrate_command(
         float | None, Option(help="The chance that more is lost; without it, the mean is bounded.")
     ] = None,
     unit: Annotated[str, Option(help="Unit of the budget: fraction, macs or seconds.")] = "fraction",
+    batch_size: Annotated[
+        int | None, Option(help="For seconds: how many images are predicted together. Default: 1.")
+    ] = None,
     score: Annotated[str, Option(help=f"How an exit's confidence is measured: {', '.join(SCORES)}.")] = "confidence",
     as_json: Annotated[bool, Option("--json", help="Print only JSON.")] = False,
     data: Annotated[str | None, Option(help="Other validation and test images than the run's.")] = None,
+    threads: Annotated[int | None, Option(help=THREADS_BY_IMAGE)] = None,
     device: Annotated[str, Option(help=DEVICES)] = "auto",
 ) -> None:
     """Find the thresholds at which samples leave early, so that their average cost meets a budget or a risk is kept.
@@ -145,9 +163,10 @@ def calibrate_command(
         _check_unseen(run, data)
     net = load(run).to(device_named(device))
     images = prepared(net, run, data_of(run, data))
+    use_threads(threads, images.shape)
     where = weights_device(net)
     batches = images.batches(images.validation, device=where)
-    policy = anytime.calibrate(net, batches, budget, unit, score, risk=risk, delta=delta)
+    policy = anytime.calibrate(net, batches, budget, unit, score, risk=risk, delta=delta, batch_size=batch_size)
     path = policy.save(run)
     test = collect(net, images.batches(images.test, device=where))
     exits = policy.choose_exits(test.logits)
@@ -230,11 +249,16 @@ def prepared(net: AnytimeNetwork, run: Path, images: Data) -> Data:
     return images.matching(net.preprocessing)
 
 
+def _alone(scheme: str) -> bool:
+    """Whether a scheme trains one exit alone."""
+    return scheme == "opt" or scheme.startswith("opt-")
+
+
 def _opt_table(sources: list[Path]) -> dict[int, float]:
     table: dict[int, float] = {}
     for source in sources:
         if source.is_dir():
-            if not str(asked_of(source).get("scheme", "")).startswith("opt"):
+            if not _alone(str(asked_of(source).get("scheme"))):
                 raise AnytimeError(f"{source} is not the run of one exit alone: train it with --scheme opt-I")
             errors = read_json(source / "evaluation.json").get("errors", [])
             table |= {exit: error for exit, error in enumerate(errors) if error is not None}

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import anytime
-from anytime.cli.app import DATA, Option, app, typer
+from anytime.cli.app import DATA, THREADS, Option, app, typer, use_threads
 from anytime.cli.evaluate import data_of, prepared
 from anytime.cli.tables import compared_table, show
 from anytime.errors import AnytimeError, check_integer
@@ -26,6 +26,7 @@ def export_command(
     int8: Annotated[bool, Option("--int8", help="8-bit integers; errors before and after are shown.")] = False,
     calibrate: Annotated[str | None, Option(help=f"Images for --int8. Default: the run's. {DATA}")] = None,
     tolerate: Annotated[float, Option(help="Percentage points that the last exit may lose with --int8.")] = 1.0,
+    threads: Annotated[int | None, Option(help=THREADS)] = None,
     any_size: Annotated[bool, Option("--any-size", help="Let images have any size, not only the trained one.")] = False,
 ) -> None:
     """Write a model as one graph for each stage and each exit, to run without PyTorch.
@@ -42,6 +43,7 @@ def export_command(
     """
     if to not in ("onnx", "executorch"):
         raise AnytimeError(f"--to {to}: expected onnx or executorch")
+    use_threads(threads)
     if to != "onnx" and (int8 or any_size):
         raise AnytimeError(f"--to {to}: {'--int8' if int8 else '--any-size'} is for --to onnx only")
     net, options = load(run), dict[str, Any]()

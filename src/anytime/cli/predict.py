@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated
 
 import anytime
-from anytime.cli.app import DEVICES, Option, app, device_named, typer
+from anytime.cli.app import DEVICES, THREADS, Option, app, device_named, typer, use_threads
 from anytime.cli.tables import prediction_table, show
 from anytime.errors import AnytimeError, check_integer
 from anytime.export.backend import load_backend
@@ -21,6 +21,7 @@ def predict_command(
     deadline: Annotated[str | None, Option(help="Time limit, e.g. 20ms or 0.5s. Default: none, the last exit.")] = None,
     top: Annotated[int, Option(help="Number of classes to show.")] = 5,
     backend: Annotated[str, Option(help="eager (PyTorch) or onnx (ONNX Runtime, faster on CPUs).")] = "eager",
+    threads: Annotated[int | None, Option(help=THREADS)] = None,
     device: Annotated[str, Option(help=DEVICES)] = "auto",
     as_json: Annotated[bool, Option("--json", help="Print only JSON.")] = False,
 ) -> None:
@@ -36,6 +37,7 @@ def predict_command(
     - Exported to runs/a/onnx the first time: `anytime predict runs/a cat.jpg --backend onnx`
     """
     check_integer("--top", top)
+    use_threads(threads)
     limit = None if deadline is None else seconds(deadline, "--deadline")
     if len(paths) > 2:
         raise AnytimeError(f"expected a folder and an image, got {len(paths)} paths; each image needs its own command")

@@ -9,7 +9,7 @@ from typing import Annotated
 import torch
 
 import anytime
-from anytime.cli.app import DEVICES, Option, app, device_named, typer
+from anytime.cli.app import DEVICES, THREADS, Option, app, device_named, typer, use_threads
 from anytime.cli.convert import named
 from anytime.cli.tables import models_table, profile_table, show
 from anytime.errors import AnytimeError, check_integer, require
@@ -24,7 +24,7 @@ def profile(
     channels: Annotated[int | None, Option(help="Channels of the image. Default: the saved model's, or 3.")] = None,
     classes: Annotated[int | None, Option(help="Number of classes. Default: 10, or 1000 for ImageNet models.")] = None,
     batch: Annotated[int, Option(help="Images per batch for the time; MACs are per image.")] = 1,
-    threads: Annotated[int | None, Option(help="Number of CPU threads.")] = None,
+    threads: Annotated[int | None, Option(help=THREADS)] = None,
     repeats: Annotated[int, Option(help="Number of runs; the time is their median.")] = 30,
     device: Annotated[str, Option(help=DEVICES)] = "auto",
     backends: Annotated[
@@ -45,11 +45,10 @@ def profile(
     - `anytime profile runs/digits-resann-3-16-adaloss-seed0 --threads 1`
     """
     counts = {"size": size, "channels": channels, "classes": classes, "batch": batch, "repeats": repeats}
-    for name, value in (counts | {"threads": threads}).items():
+    for name, value in counts.items():
         if value is not None:
             check_integer(f"--{name}", value)
-    if threads is not None:
-        torch.set_num_threads(threads)
+    use_threads(threads)
     if save and not Path(model).is_dir():
         raise AnytimeError(f"--save writes the profile beside a saved model, and {model} is not a folder")
     own = None

@@ -13,6 +13,7 @@ from anytime.cli.app import (
     DEVICES,
     SCHEMES,
     SEED,
+    THREADS_BY_IMAGE,
     Option,
     app,
     device_named,
@@ -21,6 +22,7 @@ from anytime.cli.app import (
     last_weights,
     say_where,
     title_of,
+    use_threads,
 )
 from anytime.cli.convert import EXITS, OPTIONS, network
 from anytime.cli.tables import curve_table, show
@@ -68,6 +70,7 @@ def train(
         str | None, Option(help="float32 (the default), bfloat16 (GPUs, some processors) or float16 (GPUs).")
     ] = None,
     compiled: Annotated[bool | None, Option("--compile", help="Run the network through torch.compile.")] = None,
+    threads: Annotated[int | None, Option(help=THREADS_BY_IMAGE)] = None,
     device: Annotated[str, Option(help=DEVICES)] = "auto",
 ) -> None:
     """Train a network, all exits together.
@@ -87,7 +90,7 @@ def train(
         "model": model, "exits": exits, "option": option or None, "data": data,
         "scheme": scheme, "boosting": boosting, "epochs": epochs, "lr": learning_rate, "batch_size": batch_size,
         "recipe": recipe, "subset": subset, "extra": extra, "size": size, "seed": seed,
-        "accumulate": accumulate, "precision": precision, "compiled": compiled,
+        "accumulate": accumulate, "precision": precision, "compiled": compiled, "threads": threads,
     }  # fmt: skip
     given = {name: value for name, value in given.items() if value is not None}
     keep_freed_memory()
@@ -116,6 +119,7 @@ def _run(
         raise AnytimeError(f"unknown recipe {recipe!r}; there are: {', '.join(RECIPES)}")
     check_integer("seed", asked["seed"], 0, 2**63 - 1)
     images = _data(asked)
+    use_threads(asked.get("threads"), images.shape)
     torch.manual_seed(asked["seed"])
     net = network(asked, images, trust="model" in given or trusted()).to(device)
     words = [images.name, Path(asked["model"]).name, asked["scheme"], f"seed{asked['seed']}"]

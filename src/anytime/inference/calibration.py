@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from anytime.batches import TARGETS, Batch, Peeked, as_batch, check_batches, one_sample
+from anytime.batches import TARGETS, Batch, Peeked, as_batch, check_batches, one_sample, samples
 from anytime.cost import check_known, costs
-from anytime.errors import AnytimeError, check_number
+from anytime.errors import AnytimeError, check_integer, check_number, shown
 from anytime.evaluation import Outputs, collect
 from anytime.inference.latency import profile
 from anytime.inference.policy import SCORES, UNITS, Policy, ScoreFunction, Scorer, shares
@@ -36,6 +36,7 @@ def calibrate(
     risk: float | None = None,
     delta: float | None = None,
     labels: bool = True,
+    batch_size: int | None = None,
 ) -> Policy:
     """Find per-exit thresholds on held-out data, for a budget of the average cost or for a bound on what it costs.
 
@@ -57,8 +58,8 @@ def calibrate(
         validation: batches that it was not trained on: a ``DataLoader`` or any other iterable of (inputs, labels), or
             of dicts with the labels under ``labels``; labels are class numbers, unless the score is a function.
         budget: the average cost of a sample, including all heads up to its exit; either this or ``risk``.
-        unit: of the budget: ``fraction`` of the MACs of the whole network; ``macs``; or ``seconds``, as measured on the
-            first batch. Without it, a budget up to 1 is a fraction, and a larger one MACs.
+        unit: of the budget: ``fraction`` of the MACs of the whole network; ``macs``; or ``seconds``, as measured on one
+            sample at a time. Without it, a budget up to 1 is a fraction, and a larger one MACs.
         score: how sure an exit is of its prediction; see ``Policy``. Or, for a budget, any function from the outputs of
             an exit to one number per sample, higher for surer: for outputs that are not logits of classes.
         rule: how the thresholds are set for a budget, as above.
@@ -66,6 +67,8 @@ def calibrate(
         delta: the chance that more is lost.
         labels: False: the batches are inputs alone, or with labels that do not count, and the risk is the share of
             samples that are answered otherwise than by the last exit.
+        batch_size: for ``seconds``: how many samples are predicted together, 1 by default. Their time is divided by
+            their number, so the seconds of a sample in a batch of 100 are a fraction of those of a sample alone.
 
     Examples:
         >>> import anytime
@@ -90,6 +93,9 @@ def calibrate(
             "calibrate takes either a budget, or a risk with or without delta and labels=False: "
             "calibrate(net, batches, budget=0.5) or calibrate(net, batches, risk=0.02, delta=0.05)"
         )
+    if batch_size is not None and unit != "seconds":
+        raise AnytimeError(f'batch_size={shown(batch_size)} counts for seconds alone: pass unit="seconds" too')
+    batch_size = check_integer("batch_size", 1 if batch_size is None else batch_size)
     check_batches("calibrate", validation)
     check = None if unit == "seconds" else partial(check_known, net)
     peeked = Peeked(net, validation if labels else map(partial(_without_labels, net), validation), check)
@@ -97,9 +103,9 @@ def calibrate(
         if budget is None:
             raise AnytimeError(f"a risk needs a score by name: one of {', '.join(SCORES)}")
         scores = _scores(net, peeked, score)
-        return _meet(scores, _costs(net, peeked.first, unit), budget, unit, score, rule, [1.0] * net.exits)
+        return _meet(scores, _costs(net, peeked.first, unit, batch_size), budget, unit, score, rule, [1.0] * net.exits)
     outputs = collect(net, peeked)
-    spent = _costs(net, peeked.first, unit)
+    spent = _costs(net, peeked.first, unit, batch_size)
     if budget is not None:
         return fit_policy(outputs, spent, budget, unit, score, rule)
     assert risk is not None
@@ -120,12 +126,17 @@ def _without_labels(net: AnytimeNetwork, item: Any) -> Batch:
     return Batch(inputs, torch.zeros(len(Batch(inputs, None)), dtype=torch.int64))
 
 
-def _costs(net: AnytimeNetwork, batch: Any, unit: str) -> list[float]:
-    """The cost of one sample that leaves at each exit."""
-    if unit == "seconds":
-        size = len(tensors_of(batch)[0])
-        return [seconds / size for seconds in profile(net, batch, repeats=10, warmup=2).through]
-    return [float(macs) for macs in costs(net, one_sample(batch)).macs]
+def _costs(net: AnytimeNetwork, first: Any, unit: str, batch_size: int) -> list[float]:
+    """The cost of one sample that leaves at each exit; seconds are those in a batch of this size."""
+    if unit != "seconds":
+        return [float(macs) for macs in costs(net, one_sample(first)).macs]
+    there = len(tensors_of(first)[0])
+    if there < batch_size:
+        raise AnytimeError(
+            f"batch_size={batch_size}: the first batch has {there} samples, and seconds are measured on as many as "
+            "are predicted together; pass larger batches"
+        )
+    return [seconds / batch_size for seconds in profile(net, samples(first, batch_size), repeats=10, warmup=2).through]
 
 
 @torch.inference_mode()

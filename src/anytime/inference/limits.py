@@ -89,7 +89,7 @@ def predict(
 
     Only the head of the exit that is returned is evaluated. With a deadline, a stage is started only if the next exit's
     prediction is expected in time: on a machine that behaves as it did lately, 99 of 100 predictions are returned
-    before the deadline. The times for that are measured by ``profile``, saved with the model, and learned from predictions.
+    before the deadline. The times are measured by ``profile``, saved with the model, and learned from predictions.
 
     Args:
         net: an ``AnytimeNetwork`` in eval mode, or any object with ``steps(x)``.

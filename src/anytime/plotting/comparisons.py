@@ -6,7 +6,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from anytime.ensemble.theory import expected_inflation, inflation, sup_inflation
-from anytime.plotting.style import OTHER_COLORS, colors_of, finish, legend_below, pyplot, write
+from anytime.plotting.style import OTHER_COLORS, colors_of, finish, legend_below, subplots, write
 
 
 def plot_held(
@@ -29,12 +29,9 @@ def plot_held(
         panels: by title, the names of the curves in a panel; panels stand side by side with the same scales.
             Default: one panel with all of them. A name "title: rest" is shown as "rest".
     """
-    plt = pyplot()
     panels = panels or {"": list(curves)}
     size = (3.0 + 3.9 * len(panels), 4.8)
-    figure, axes = plt.subplots(
-        1, len(panels), figsize=size, sharex=True, sharey=True, squeeze=False, layout="constrained"
-    )
+    figure, axes = subplots(1, len(panels), figsize=size, sharex=True, sharey=True, squeeze=False)
     end = 1.02 * max(max(costs) for seeds in curves.values() for costs, _ in seeds) / 1e6
     for axis, (panel, names) in zip(axes[0], panels.items(), strict=True):
         shown = [name for name in curves if name in names]
@@ -54,7 +51,7 @@ def plot_held(
     axes[0][0].set_ylabel("test error (%)")
     if title:
         figure.suptitle(title, x=0.01, ha="left", fontsize="large")
-    return write(plt, figure, path)
+    return write(figure, path)
 
 
 def _held(axis: Any, name: str, seeds: Any, color: str, end: float, dashed: bool, points: bool) -> None:
@@ -79,11 +76,10 @@ def plot_inflation(bases: Sequence[float], path: str | Path, networks: int = 7) 
         path: the picture's file; its suffix determines the format.
         networks: the largest budget, as a power of 2 of the first network's cost.
     """
-    plt = pyplot()
     columns = min(2, len(bases))
     rows = -(-len(bases) // columns)
-    figure, axes = plt.subplots(
-        rows, columns, figsize=(7.4, 2.5 * rows + 0.6), sharex=True, sharey=True, squeeze=False, layout="constrained"
+    figure, axes = subplots(
+        rows, columns, figsize=(7.4, 2.5 * rows + 0.6), sharex=True, sharey=True, squeeze=False
     )  # fmt: skip
     budgets = [2 ** (i * networks / 2000) for i in range(2001)]
     for axis, base in zip(axes.flat, bases, strict=False):
@@ -99,7 +95,7 @@ def plot_inflation(bases: Sequence[float], path: str | Path, networks: int = 7) 
     figure.supylabel("inflation: budget / cost of the equal network", fontsize="medium")
     handles, names = axes[0][0].get_legend_handles_labels()
     legend_below(figure, dict(zip(names, handles, strict=True)))
-    return write(plt, figure, path)
+    return write(figure, path)
 
 
 def plot_lines(
@@ -122,8 +118,7 @@ def plot_lines(
         bottom: where the vertical axis begins.
         linear_to: beyond this value, up and down, the vertical axis is logarithmic; a line marks 0.
     """
-    plt = pyplot()
-    figure, axis = plt.subplots(figsize=(7, 4.4), layout="constrained")
+    figure, axis = subplots(figsize=(7, 4.4))
     if linear_to is not None:
         axis.set_yscale("symlog", linthresh=linear_to, linscale=1.5)
         axis.axhline(0, color="#555555", linewidth=1)
@@ -143,7 +138,7 @@ def plot_lines(
         axis.yaxis.set_major_formatter("{x:g}")
         axis.minorticks_off()
     finish(axis)
-    return write(plt, figure, path)
+    return write(figure, path)
 
 
 def plot_bars(
@@ -162,10 +157,9 @@ def plot_bars(
         x_name: the horizontal axis.
         y_name: the vertical axis, with its unit.
     """
-    plt = pyplot()
     every = list(dict.fromkeys(name for named in groups.values() for name in named))
     size = (2.6 + 2.6 * len(groups), 4.0)
-    figure, axes = plt.subplots(1, len(groups), figsize=size, sharey=True, squeeze=False, layout="constrained")
+    figure, axes = subplots(1, len(groups), figsize=size, sharey=True, squeeze=False)
     shown: dict[str, Any] = {}
     width = 0.8 / len(every)
     for axis, (group, named) in zip(axes[0], groups.items(), strict=True):
@@ -181,7 +175,7 @@ def plot_bars(
         finish(axis, group, legend=False)
     axes[0][0].set_ylabel(y_name)
     legend_below(figure, shown)
-    return write(plt, figure, path)
+    return write(figure, path)
 
 
 def _pooled(seeds: Sequence[tuple[Sequence[float], Sequence[float]]]) -> list[tuple[Any, list[float], list[float]]]:

@@ -4,10 +4,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from anytime.errors import require
 from anytime.evaluation import Curve
 from anytime.inference.calibration import Budgeted
 from anytime.metrics import SHARES
-from anytime.plotting.style import OTHER_COLORS, colors_of, finish, pyplot, write
+from anytime.plotting.style import OTHER_COLORS, colors_of, finish, subplots, write
 
 
 def plot_learning(history: Sequence[Mapping[str, Any]], path: str | Path, title: str = "") -> Path:
@@ -18,8 +19,7 @@ def plot_learning(history: Sequence[Mapping[str, Any]], path: str | Path, title:
         path: the picture's file; its suffix determines the format.
         title: the title.
     """
-    plt = pyplot()
-    figure, (top, bottom) = plt.subplots(2, 1, figsize=(7, 5.4), sharex=True, layout="constrained")
+    figure, (top, bottom) = subplots(2, 1, figsize=(7, 5.4), sharex=True)
     epochs = [record["epoch"] for record in history]
     known = [i for i, loss in enumerate(history[-1]["train"]["losses"]) if loss is not None]
     chosen = sorted({known[0], known[len(known) // 2], known[-1]})
@@ -36,7 +36,7 @@ def plot_learning(history: Sequence[Mapping[str, Any]], path: str | Path, title:
     bottom.xaxis.get_major_locator().set_params(integer=True)
     finish(top, title)
     finish(bottom)
-    return write(plt, figure, path)
+    return write(figure, path)
 
 
 def plot_curves(
@@ -53,11 +53,10 @@ def plot_curves(
         title: the title.
         weights: by the same names, a weight for each exit.
     """
-    plt = pyplot()
     weights = weights or {}
     rows = 2 if weights else 1
-    figure, axes = plt.subplots(
-        rows, 1, figsize=(7, 4.4 + 1.8 * (rows - 1)), sharex=True, squeeze=False, layout="constrained",
+    figure, axes = subplots(
+        rows, 1, figsize=(7, 4.4 + 1.8 * (rows - 1)), sharex=True, squeeze=False,
         height_ratios=[2.4, 1][:rows],
     )  # fmt: skip
     top, last = axes[0][0], axes[-1][0]
@@ -82,7 +81,7 @@ def plot_curves(
     finish(top, title)
     if weights:
         finish(last, legend=False)
-    return write(plt, figure, path)
+    return write(figure, path)
 
 
 def plot_budgets(curve: Curve, budgeted: Mapping[str, Sequence[Budgeted]], path: str | Path, title: str = "") -> Path:
@@ -96,11 +95,10 @@ def plot_budgets(curve: Curve, budgeted: Mapping[str, Sequence[Budgeted]], path:
         path: the picture's file; its suffix determines the format.
         title: the title.
     """
-    plt = pyplot()
     first = next(iter(budgeted.values()))
     rows = 2 if all(point.shares for point in first) else 1
     size = {"figsize": (7, 2.6 + 2 * rows), "height_ratios": [1.7, 1][:rows]}
-    figure, axes = plt.subplots(rows, 1, sharex=True, squeeze=False, layout="constrained", **size)
+    figure, axes = subplots(rows, 1, sharex=True, squeeze=False, **size)
     top, last = axes[0][0], axes[-1][0]
     top.plot(*_points(curve), "o-", markersize=4, color="#222222", label="all samples stop at the same exit")
     for (name, reached), color in zip(budgeted.items(), OTHER_COLORS, strict=False):
@@ -108,25 +106,26 @@ def plot_budgets(curve: Curve, budgeted: Mapping[str, Sequence[Budgeted]], path:
         top.plot(spent, errors, "s-", markersize=4, color=color, label=f"easy samples leave early ({name})")
     top.set_ylabel(f"test error (%, {curve.images:,} images)")
     if rows == 2:
-        _draw_shares(plt, figure, last, first)
+        _draw_shares(figure, last, first)
     last.set_xlabel("cost of a sample, or its average (million multiply-accumulates)")
     _exit_axes(top, curve)
     finish(top, title)
-    return write(plt, figure, path)
+    return write(figure, path)
 
 
-def _draw_shares(plt: Any, figure: Any, axis: Any, points: Sequence[Budgeted]) -> None:
+def _draw_shares(figure: Any, axis: Any, points: Sequence[Budgeted]) -> None:
     """For each budget one bar: the shares of the samples that leave at exit 1, 2, …, on top of each other."""
     exits = len(points[0].shares)
     width = 0.7 * (points[-1].cost - points[0].cost) / 1e6 / max(1, len(points) - 1)
-    colors = plt.get_cmap("viridis")
+    matplotlib = require("matplotlib", "plot")
+    colors = matplotlib.colormaps["viridis"]
     for point in points:
         below = 0.0
         for exit, share in enumerate(point.shares):
             color = colors(exit / max(1, exits - 1))
             axis.bar(point.cost / 1e6, 100 * share, width, bottom=below, color=color, linewidth=0)
             below += 100 * share
-    scale = plt.cm.ScalarMappable(plt.Normalize(1, exits), colors)
+    scale = require("matplotlib.cm", "plot").ScalarMappable(matplotlib.colors.Normalize(1, exits), colors)
     figure.colorbar(scale, ax=axis, label="left at exit", pad=0.02).locator.set_params(integer=True)
     axis.set(ylabel="share of samples (%)", ylim=(0, 100))
     finish(axis)

@@ -22,18 +22,15 @@ OTHER_COLORS = ("#30638e", "#e07a3f", "#5c946e", "#b05a9c", "#7f7f7f", "#9c8b2f"
 """For everything that is not a scheme."""
 
 
-def pyplot() -> Any:
-    """Matplotlib, drawing to files only."""
-    require("matplotlib", "plot").use("Agg")
-    return require("matplotlib.pyplot", "plot")
+def subplots(rows: int = 1, columns: int = 1, *, figsize: tuple[float, float], **options: Any) -> tuple[Any, Any]:
+    """A figure and its axes, as ``plt.subplots`` makes them, without pyplot: its backend and figures are the user's."""
+    figure = require("matplotlib.figure", "plot").Figure(figsize=figsize, layout="constrained")
+    return figure, figure.subplots(rows, columns, **options)
 
 
-def write(plt: Any, figure: Any, path: str | Path) -> Path:
-    """Save and close a figure."""
-    try:
-        figure.savefig(path, dpi=150)
-    finally:
-        plt.close(figure)
+def write(figure: Any, path: str | Path) -> Path:
+    """Save a figure."""
+    figure.savefig(path, dpi=150)
     return Path(path)
 
 

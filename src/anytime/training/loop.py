@@ -29,9 +29,11 @@ from anytime.training.equilibrium import check_chained, equilibrium
 from anytime.training.guard import Guard
 from anytime.training.interrupt import stop_requested
 from anytime.training.objective import Objective
+from anytime.training.pace import Pace
 from anytime.training.recipe import Recipe, create_optimizer
 from anytime.training.run_folder import RunFolder
 from anytime.training.state import State, named_parameters
+from anytime.training.statistics import keeping_up
 from anytime.weights.annealed import set_steps
 
 
@@ -81,6 +83,7 @@ class Training:
         sizes = {"epochs": self.recipe.epochs, "exits": len(self.exits)}
         parts = (self.net, self.scheme, self.optimizer, self.scaler, self.average, self.source)
         self.state = State(*parts, run=digest, **sizes)
+        self.pace = Pace(torch.get_num_threads())
         self.stop, self.stopping = False, lambda: False
 
     def check(self) -> None:
@@ -131,7 +134,10 @@ class Training:
         title = f"{name} {getattr(self.scheme, '_get_name', lambda: 'training')()}"
         saved = time.monotonic()
         balance = equilibrium(self.net, self.exits) if self.recipe.equilibrium else nullcontext()
-        with stop_requested() as requested, balance, self.progress(title, done, show) as bar:
+        self.net.train()
+        total = self.source.steps and self.source.steps * self.recipe.epochs
+        statistics = keeping_up(self.net, total, warn=distributed.rank() == 0)
+        with stop_requested() as requested, balance, statistics, self.progress(title, done, show) as bar:
             self.stopping = requested.is_set
             while not self.state.finished:
                 for losses, count in self.epoch_steps():
@@ -167,7 +173,10 @@ class Training:
             lr = self.lr(self.state.position)
             for group in self.optimizer.param_groups:
                 group["lr"] = lr
+            begun = time.perf_counter()
             losses = self.step(step)
+            if self.device.type == "cpu" and distributed.rank() == 0:
+                self.pace.step(time.perf_counter() - begun, step.total)
             self.state.position += 1
             if self.on_step is not None:
                 self.on_step({"epoch": self.state.epoch + 1, "step": self.state.position, "lr": lr, "losses": losses})
@@ -302,11 +311,11 @@ class Training:
     def facts(self) -> dict[str, Any]:
         """What must be the same for a checkpoint to be continued."""
         model = {key: value for key, value in (self.net.config or {}).items() if key != "about"}
-        loss = {} if self.loss is cross_entropy else {"loss": getattr(self.loss, "__name__", type(self.loss).__name__)}
+        loss = {} if self.loss is cross_entropy else {"loss": _name(self.loss)}
         return {
             "model": model or {"model": type(self.net).__name__},
             "data": self.source.facts(),
-            "scheme": str(self.scheme) if isinstance(self.scheme, nn.Module) else type(self.scheme).__name__,
+            "scheme": str(self.scheme) if isinstance(self.scheme, nn.Module) else _name(self.scheme),
             **loss,
             "recipe": self.recipe.facts(),
             "seed": self.seed,
@@ -314,6 +323,11 @@ class Training:
             "precision": self.precision,
             "compiled": self.compiled,
         }
+
+
+def _name(function: Callable[..., Any]) -> str:
+    """The name of a function, or of the class of another callable."""
+    return getattr(function, "__name__", type(function).__name__)
 
 
 def _weights(scheme: Callable[[Tensor], Tensor]) -> list[float] | None:
