@@ -246,7 +246,7 @@ def test_errors_say_what_to_do(served, call, said):
         call(served[0])
 
 
-@pytest.mark.slow
+@pytest.mark.promise
 def test_a_killed_process_is_replaced_and_its_requests_run_again():
     net = anytime.create_model("resann-2-8").eval()
     xs = [torch.randn(1, 3, 32, 32) for _ in range(200)]
