@@ -41,7 +41,8 @@ def test_public_models_and_their_table(library, name, write_tables):
     model, x, net = converted(library, name)
     laws.conversion_law(model, x, net)
     shares = ", ".join(f"{100 * share:.0f}" for share in anytime.costs(net, x).fractions)
-    crossing = "paused" if net.paused_because else ", ".join(str(len(stage.parts[0].layout)) for stage in list(net.stages)[:-1])
+    layouts = [stage.parts[0].layout for stage in list(net.stages)[:-1] if not net.paused_because]
+    crossing = ", ".join(str(len(layout)) for layout in layouts) or "paused"
     places = ", ".join(f"`{place}`" for place in net.places[:-1])
     TABLE.check([library, name, places, shares, crossing], write_tables)
 
