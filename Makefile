@@ -1,4 +1,4 @@
-.PHONY: setup demo test test-slow docs dist clean
+.PHONY: setup demo test promise-tools test-promises test-slow tables docs dist clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -28,8 +28,21 @@ test: .venv/developer-tools  ## what CI runs: style, types, tests, doctests and 
 	$(BIN)/pyright
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist worksteal
 
-test-slow: .venv/developer-tools .venv/dist-tools  ## the long tests: 50 kills of a training run, and the like
+.venv/cluster-tools: .venv/developer-tools
+	$(INSTALL) ".[cluster]"
+	touch $@
+
+promise-tools:  ## browser, Node and headers for test-promises: installed as root on Debian, elsewhere named if missing
+	.ci/promise-tools
+
+test-promises: .venv/developer-tools .venv/dist-tools .venv/cluster-tools promise-tools docs  ## what CI runs after test
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m promise -n 2 --dist worksteal --durations=0 -rs
+
+test-slow: .venv/developer-tools  ## what CI does not run: 50 kills of a training run, every public model, and the like
 	$(BIN)/pytest -m slow
+
+tables: .venv/developer-tools  ## write the documents' tables of models, about an hour
+	$(BIN)/pytest --write-tables -m "slow or not slow" -k table tests/conversion tests/export
 
 dist: .venv/dist-tools  ## wheel and sdist in dist/, checked
 	rm -rf dist

@@ -19,6 +19,16 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("anytime")
 
 
+def pytest_addoption(parser):
+    parser.addoption("--write-tables", action="store_true", help="write tables of docs/ instead of comparing them")
+
+
+@pytest.fixture
+def write_tables(pytestconfig):
+    """Whether tables of the documents are written; without the option no test changes a file of the repository."""
+    return pytestconfig.getoption("--write-tables")
+
+
 def pytest_fixture_setup(fixturedef):
     """A network that several tests share starts from the same numbers whichever of them comes first."""
     if fixturedef.scope != "function":

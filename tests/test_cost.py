@@ -106,3 +106,8 @@ def test_an_example_is_an_input_not_a_shape():
     assert anytime.costs(net, np.zeros((1, 3, 32, 32))) == anytime.costs(net, torch.zeros(1, 3, 32, 32))
     with pytest.raises(anytime.AnytimeError, match="the input is a tuple; expected a tensor"):
         anytime.costs(net, (1, 3, 32, 32))
+
+
+def test_costs_without_heads_are_those_of_each_exit_alone():
+    assert Costs([46, 80, 100], [1, 2, 3]).alone == [46, 80, 100]
+    assert Costs([46], [1], [2]).alone == [46]

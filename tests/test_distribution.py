@@ -26,7 +26,7 @@ def distribution(tmp_path_factory):
     return folder
 
 
-@pytest.mark.slow
+@pytest.mark.promise
 def test_the_files(distribution):
     (wheel,), (sdist,) = distribution.glob("*.whl"), distribution.glob("*.tar.gz")
     assert wheel.name == f"anytime_nets-{anytime.__version__}-py3-none-any.whl"
@@ -34,6 +34,8 @@ def test_the_files(distribution):
     with zipfile.ZipFile(wheel) as archive:
         assert {name for name in archive.namelist() if name.endswith(".py")} == modules
         about = email.message_from_bytes(archive.read(f"anytime_nets-{anytime.__version__}.dist-info/METADATA"))
+    always = {name for name in about.get_all("Requires-Dist") if "extra ==" not in name}
+    assert {re.match(r"[\w-]+", name)[0] for name in always} == {"torch", "numpy", "safetensors", "filelock"}
     assert about["Author"] == "the anytime developers"
     assert not re.search(r"\]\((?!https?:)", about.get_payload()), "relative links lead nowhere on a package page"
     with tarfile.open(sdist) as archive:
@@ -42,7 +44,7 @@ def test_the_files(distribution):
     subprocess.run([sys.executable, "-m", "twine", "check", "--strict", wheel, sdist], check=True)
 
 
-@pytest.mark.slow
+@pytest.mark.promise
 def test_a_wheel_in_a_clean_environment(distribution, tmp_path):
     """Outside of the checkout, with only its own dependencies."""
     (wheel,) = distribution.glob("*.whl")
@@ -57,6 +59,9 @@ def test_a_wheel_in_a_clean_environment(distribution, tmp_path):
     run(sys.executable, "-m", "venv", tmp_path / "venv")
     run(bin / "pip", "install", "--quiet", "--constraint", ROOT / "constraints.txt", wheel)
     assert run(bin / "python", "-c", "import anytime; print(anytime.__file__)").startswith(str(tmp_path))
+    loaded = "import sys, anytime; print(*{name.partition('.')[0] for name in sys.modules})"
+    optional = {"typer", "rich", "datasets", "PIL", "matplotlib", "starlette", "uvicorn", "onnx", "onnxruntime"}
+    assert not optional & set(run(bin / "python", "-c", loaded).split())
     example = re.search(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S)
     assert "deadline=0.020" in example[1]
     run(bin / "python", "-c", example[1].replace("deadline=0.020", "deadline=60"))  # a busy machine may miss 20 ms

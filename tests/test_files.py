@@ -8,6 +8,7 @@ import stat
 import textwrap
 import threading
 import time
+from pathlib import Path
 
 import processes
 import pytest
@@ -123,6 +124,32 @@ def test_a_folder_that_is_a_link(tmp_path):
     (tmp_path / "link").symlink_to("real")
     write_together(tmp_path / "link", {name: lambda path: path.write_text("x") for name in ("a", "b")})
     assert sorted(path.name for path in (tmp_path / "real").iterdir()) == ["a", "b"]
+
+
+def test_files_are_on_disk_before_the_first_one_is_renamed(tmp_path, monkeypatch):
+    """And the folder after the last one: a power failure leaves the old files or the new ones, never empty ones."""
+    happened = []
+    fsync, replace = os.fsync, os.replace
+
+    def note_fsync(descriptor):
+        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        happened.append(("flush", path.name, path.is_file() and path.read_text()))
+        fsync(descriptor)
+
+    def note_replace(source, target):
+        happened.append(("rename", Path(target).name, Path(source).read_text()))
+        replace(source, target)
+
+    monkeypatch.setattr("os.fsync", note_fsync)
+    monkeypatch.setattr("os.replace", note_replace)
+    write_together(tmp_path, {name: lambda path, name=name: path.write_text(f"all of {name}") for name in "ab"})
+    assert happened == [
+        ("flush", "a", "all of a"),
+        ("flush", "b", "all of b"),
+        ("rename", "a", "all of a"),
+        ("rename", "b", "all of b"),
+        ("flush", tmp_path.name, False),
+    ]
 
 
 def test_a_failed_write_leaves_the_previous_file(tmp_path):

@@ -164,3 +164,38 @@ def test_first_order_leaves_the_network_as_it_was():
     assert not any(head._changes_input_in_training for head in net.heads)
     net(x)
     copy.deepcopy(net)
+
+
+class Indexed(torch.nn.Module):
+    """Features beside integers and a word that say what to do with them."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(6, 6)
+
+    def forward(self, state):
+        features, columns, how = state
+        return self.linear(features), columns, how
+
+
+class Chooser(torch.nn.Module):
+    def forward(self, state):
+        features, columns, how = state
+        assert how == "columns"
+        return features[:, columns]
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_first_order_sees_features_only_not_the_integers_beside_them(frozen):
+    net = anytime.AnytimeNetwork([Indexed() for _ in range(3)], [Chooser() for _ in range(3)]).requires_grad_(
+        not frozen
+    )
+    state = (torch.randn(4, 6), torch.tensor([0, 2, 5]), "columns")
+    labels = torch.randint(3, (4,))
+    with FirstOrderAdaLoss(3, gamma=0.0).watch(net) as balance:
+        balance(mean_losses(net(state), labels))
+    norms = []
+    for answer in net(state):  # each column is a feature itself
+        own = answer.detach().requires_grad_()
+        norms.append(torch.autograd.grad(torch.nn.functional.cross_entropy(own, labels), own)[0].norm())
+    assert torch.allclose(balance.weights, min(norms) / torch.stack(norms), rtol=1e-3)

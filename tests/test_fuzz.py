@@ -3,6 +3,7 @@
 import json
 import random
 from contextlib import suppress
+from itertools import pairwise
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from forge import forge_json
 from fuzz import mutations
 
 import anytime
+from anytime.inference.batch_times import BatchTimes, Line, read_batch_times
 from anytime.inference.latency import Profile, read_profiles
 from anytime.inference.measuring import Kind
 from anytime.training.checkpoint import CHECKPOINT, load_checkpoint, save_checkpoint
@@ -38,6 +40,11 @@ def profile(folder):
     Profile([0.1, 0.2], [0.01, None], Kind("cpu", 2, (("torch.float32", (1, 3, 8, 8)),))).save(folder)
 
 
+def batch_times(folder):
+    kind = Kind("cpu", 2, (("torch.float32", (1, 3, 8, 8)),))
+    BatchTimes([Line(0.1, 0.2), Line(0.0, 0.3)], [Line(0.01, 0.0), None], kind).save(folder)
+
+
 def checkpoint(folder):
     tensors = {"net": {"a": torch.arange(6.0), "b": torch.tensor(3)}, "optimizer": {"m": torch.ones(2, 2)}}
     save_checkpoint(folder, tensors, {"epoch": 2, "position": 7, "seconds": 1.5})
@@ -62,6 +69,7 @@ LOADERS = {
     "model.safetensors": (model, read_model),
     "policy.json": (policy, anytime.Policy.load),
     "profile.json": (profile, read_profiles),
+    "batch_times.json": (batch_times, read_batch_times),
     CHECKPOINT: (checkpoint, load_checkpoint),
 }
 
@@ -124,25 +132,74 @@ def rewritten(content, draw):
     return copy
 
 
+def use_exported(found):
+    _, answers = found
+    assert all(logits.shape == (1, 3) and logits.isfinite().all() for logits in answers)
+
+
+def use_model(found):
+    config, preprocessing, state = found
+    assert json.loads(json.dumps(config)) == config
+    assert all(tensor.is_floating_point() or tensor.dtype == torch.int64 for tensor in state.values())
+    if preprocessing is not None:
+        image = preprocessing(torch.zeros(1, preprocessing.channels, 10, 12, dtype=torch.uint8))
+        assert image.shape[:2] == (1, preprocessing.channels)
+        assert image.isfinite().all()
+
+
+def use_policy(found):
+    exits = found.choose_exits(torch.randn(len(found.costs), 5, 3))
+    assert ((exits >= 0) & (exits < len(found.costs))).all()
+    assert found.cost(exits) <= max(found.costs)
+
+
+def use_profiles(found):
+    for each in found:
+        assert all(0 <= before <= after < 1e12 for before, after in pairwise([0.0, *each.through]))
+
+
+def use_batch_times(found):
+    for times in found:
+        lines = [line for line in (*times.stages, *times.heads) if line is not None]
+        assert all(0 <= line.at(4) < 1e12 for line in lines)
+
+
+USES = {
+    "anytime.json": use_exported,
+    "config.json": use_model,
+    "policy.json": use_policy,
+    "profile.json": use_profiles,
+    "batch_times.json": use_batch_times,
+}
+
+
 def rewrite(folder, name, n, seed):
-    """What is wrong in itself, but has the right checksum."""
+    """What is wrong in itself, but has the right checksum, is refused; or it works like any other."""
     write, read = LOADERS[name]
     write(folder)
     content, draw = json.loads((folder / name).read_text()), random.Random(seed)
+    USES[name](read(folder))
+    refused = 0
     for _ in range(n):
-        changed = rewritten(content, draw)
-        forge_json(folder / name, changed if isinstance(changed, dict) else content)
-        with suppress(anytime.AnytimeError):
-            read(folder)
+        while not isinstance(changed := rewritten(content, draw), dict):
+            pass
+        forge_json(folder / name, changed)
+        try:
+            found = read(folder)
+        except anytime.AnytimeError:
+            refused += 1
+        else:
+            USES[name](found)
+    assert n > refused > n * 0.2
 
 
-@pytest.mark.parametrize("name", ["anytime.json", "config.json", "policy.json", "profile.json"])
+@pytest.mark.parametrize("name", USES)
 def test_senseless_files(tmp_path, name):
     rewrite(tmp_path, name, FAST, seed=0)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["anytime.json", "config.json", "policy.json", "profile.json"])
+@pytest.mark.parametrize("name", USES)
 def test_many_senseless_files(tmp_path, name):
     rewrite(tmp_path, name, SLOW, seed=1)
 

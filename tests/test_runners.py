@@ -23,7 +23,7 @@ MODULES = EXAMPLES / "node_modules"
 HEADERS = Path(os.environ.get("ONNXRUNTIME_INCLUDE", "/usr/include/onnxruntime"))
 needs_node = pytest.mark.skipif(
     not (MODULES / "onnxruntime-node").is_dir() or shutil.which("node") is None,
-    reason="needs Node and: npm install --ignore-scripts --prefix examples onnxruntime-node onnxruntime-web",
+    reason="needs Node and its packages: make promise-tools",
 )
 
 
@@ -67,7 +67,7 @@ def test_python_without_torch(folder, deadline, exit):
     check(folder, answer_of([*map(str, command), *deadline]), exit)
 
 
-@pytest.mark.slow
+@pytest.mark.promise
 def test_python_in_an_environment_without_torch(folder, tmp_path):
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
@@ -92,7 +92,7 @@ def test_python_prepares_images_as_training_does(tmp_path):
     torch.testing.assert_close(torch.from_numpy(found), prepare(tmp_path / "a.png").contiguous(), atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.promise
 @pytest.mark.skipif(
     shutil.which("g++") is None or not (HEADERS / "onnxruntime_cxx_api.h").is_file(),
     reason="needs g++, nlohmann/json and ONNX Runtime's headers (Debian 13: libonnxruntime-dev), $ONNXRUNTIME_INCLUDE",
@@ -112,6 +112,7 @@ def test_cpp(folder, tmp_path):
 
 
 @needs_node
+@pytest.mark.promise
 @pytest.mark.parametrize(("deadline", "exit"), [([], -1), (["0"], 0)])
 def test_javascript_in_node(folder, deadline, exit):
     command = ["node", EXAMPLES / "run_exported.mjs", folder / "onnx", folder / "input.json", *deadline]
@@ -119,7 +120,7 @@ def test_javascript_in_node(folder, deadline, exit):
 
 
 @needs_node
-@pytest.mark.slow
+@pytest.mark.promise
 @pytest.mark.parametrize(("deadline", "exit"), [("", -1), ("?deadline=0", 0)])
 def test_javascript_in_a_browser(folder, tmp_path, deadline, exit):
     browser = shutil.which("chromium") or shutil.which("google-chrome")

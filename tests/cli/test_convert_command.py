@@ -82,7 +82,7 @@ def test_pretrained_weights_come_from_the_cache_of_the_library(anytime_command, 
     assert all(torch.equal(tensor, public["layer3.0.conv1.weight"]) for tensor in weights)
 
 
-@pytest.mark.slow
+@pytest.mark.promise
 @pytest.mark.usefixtures("libraries")
 def test_every_command_on_a_model_of_a_library(anytime_command, tmp_path):
     draw = torch.Generator().manual_seed(0)

@@ -1,17 +1,15 @@
 """Models of public libraries become anytime networks: the same numbers, real stages, honest costs."""
 
 import importlib.util
-import re
 import warnings
-from pathlib import Path
 
 import laws
 import pytest
 import zoo
+from tables import Table
 
 import anytime
 
-TABLE = Path(__file__).parents[2] / "docs" / "convert-models.md"
 EVERY_TIME = [
     ("transformers", "ViT"),
     ("transformers", "Swin"),
@@ -22,6 +20,7 @@ EVERY_TIME = [
 ]
 ALL = [("transformers", n) for n in zoo.TRANSFORMERS] + [("timm", n) for n in zoo.TIMM]
 ALL += [("torchvision", n) for n in zoo.TORCHVISION]
+TABLE = Table("convert-models.md", ALL)
 
 
 def converted(library, name):
@@ -33,28 +32,20 @@ def converted(library, name):
         return model, x, anytime.convert(model, x, exits=4).eval()
 
 
-@pytest.mark.parametrize(("library", "name"), EVERY_TIME)
-def test_public_models(library, name):
+def marked(model):
+    return pytest.param(*model, marks=[] if model in EVERY_TIME else pytest.mark.slow)
+
+
+@pytest.mark.parametrize(("library", "name"), [marked(model) for model in ALL])
+def test_public_models_and_their_table(library, name, write_tables):
     model, x, net = converted(library, name)
     laws.conversion_law(model, x, net)
-    assert net.paused_because is None
-
-
-@pytest.mark.slow
-def test_all_public_models_and_their_table():
-    lines = ["| library | model | exits after | % of the cost | tensors that cross a cut |", "|---|---|---|---|---|"]
-    for library, name in ALL:
-        model, x, net = converted(library, name)
-        cost = anytime.costs(net, x)
-        shares = ", ".join(f"{100 * share:.0f}" for share in cost.fractions)
-        crossing = "paused" if net.paused_because else ", ".join(str(len(s.layout)) for s in list(net.stages)[:-1])
-        places = ", ".join(f"`{place}`" for place in net.places[:-1])
-        lines.append(f"| {library} | {name} | {places} | {shares} | {crossing} |")
-        laws.conversion_law(model, x, net)
-    text = TABLE.read_text()
-    TABLE.write_text(text[: text.index("| library |")] + "\n".join(lines) + "\n")
+    shares = ", ".join(f"{100 * share:.0f}" for share in anytime.costs(net, x).fractions)
+    layouts = [stage.parts[0].layout for stage in list(net.stages)[:-1] if not net.paused_because]
+    crossing = ", ".join(str(len(layout)) for layout in layouts) or "paused"
+    places = ", ".join(f"`{place}`" for place in net.places[:-1])
+    TABLE.check([library, name, places, shares, crossing], write_tables)
 
 
 def test_the_table_has_every_model():
-    listed = re.findall(r"^\| (\w+) \| ([\w.-]+) \|", TABLE.read_text(), re.M)[1:]
-    assert listed == ALL, "run: make test-slow"
+    assert TABLE.listed() == ALL, "run: make tables"

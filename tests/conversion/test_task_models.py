@@ -2,17 +2,16 @@
 
 import copy
 import importlib.util
-import re
 import warnings
-from pathlib import Path
 
 import pytest
 import task_zoo
 import torch
+from tables import Table
 
 import anytime
 
-TABLE = Path(__file__).parents[2] / "docs" / "task-models.md"
+TABLE = Table("task-models.md", [(entry.library, entry.name, entry.task) for entry in task_zoo.ENTRIES])
 EVERY_TIME = ("AlbertForTokenClassification", "GPT2LMHeadModel", "SegformerForSemanticSegmentation")
 
 
@@ -38,33 +37,25 @@ def train_a_step(entry):
     return net, curve
 
 
-@pytest.mark.parametrize("name", EVERY_TIME)
-def test_a_step_with_the_loss_of_the_task(name):
-    train_a_step(next(entry for entry in task_zoo.ENTRIES if entry.name == name))
+def marked(entry):
+    return pytest.param(entry, id=entry.name, marks=[] if entry.name in EVERY_TIME else pytest.mark.slow)
 
 
-@pytest.mark.slow
-def test_public_models_of_other_tasks_and_their_table():
-    """At least nine of ten; a model that does not convert says why, and its reason is in the table."""
-    lines = ["| library | model | task | exits after | % of the cost |", "|---|---|---|---|---|"]
-    refused = []
-    for entry in task_zoo.ENTRIES:
-        start = f"| {entry.library} | {entry.name} | {entry.task} |"
-        try:
-            net, curve = train_a_step(entry)
-        except anytime.AnytimeError as error:
-            refused.append(entry.name)
-            reason = " ".join(str(error).split()).replace("|", "/")
-            lines.append(f"{start} refused: {reason} | |")
-            continue
-        shares = ", ".join(f"{100 * share:.0f}" for share in curve.costs.fractions)
-        paused = " (paused)" if net.paused_because else ""
-        lines.append(f"{start} {', '.join(f'`{place}`' for place in net.places[:-1])}{paused} | {shares} |")
-    text = TABLE.read_text()
-    TABLE.write_text(text[: text.index("| library |")] + "\n".join(lines) + "\n")
-    assert len(refused) <= len(task_zoo.ENTRIES) // 10, refused
+@pytest.mark.parametrize("entry", [marked(entry) for entry in task_zoo.ENTRIES])
+def test_a_step_with_the_loss_of_the_task_and_its_row_of_the_table(entry, write_tables):
+    """A model that does not convert says why, and its reason is in the table."""
+    row = [entry.library, entry.name, entry.task]
+    try:
+        net, curve = train_a_step(entry)
+    except anytime.AnytimeError as error:
+        reason = " ".join(str(error).split()).replace("|", "/")
+        TABLE.check([*row, f"refused: {reason}", ""], write_tables)
+        return
+    shares = ", ".join(f"{100 * share:.0f}" for share in curve.costs.fractions)
+    paused = " (paused)" if net.paused_because else ""
+    TABLE.check([*row, ", ".join(f"`{place}`" for place in net.places[:-1]) + paused, shares], write_tables)
 
 
-def test_the_table_has_every_model():
-    listed = re.findall(r"^\| (\w+) \| (\w+) \|", TABLE.read_text(), re.M)[1:]
-    assert listed == [(entry.library, entry.name) for entry in task_zoo.ENTRIES], "run: make test-slow"
+def test_the_table_has_every_model_and_refuses_one_of_ten_at_most():
+    assert TABLE.listed() == TABLE.keys, "run: make tables"
+    assert TABLE.path.read_text().count("| refused: ") <= len(TABLE.keys) // 10

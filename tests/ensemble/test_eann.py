@@ -47,6 +47,22 @@ def test_the_order_of_images_networks_needs_no_example():
     assert EANN(nets).order == [1, 2, 0]
 
 
+@pytest.mark.parametrize("size", [None, 8])
+def test_without_images_the_order_is_that_given(size):
+    """An image can be made up for networks that say its size and begin with a convolution, for no others."""
+    nets = [small((9,) * 4, 4, 1), small((6,) * 2, 2, 2)]
+    for net in nets:
+        net.image_size = size
+    assert EANN(nets).order == [0, 1]
+
+
+def test_convolutions_without_a_size_of_images_give_the_order_given():
+    nets = [anytime.create_model(f"resann-{n}-8", in_channels=1) for n in (2, 1)]
+    for net in nets:
+        net.image_size = None
+    assert EANN(nets).order == [0, 1]
+
+
 @pytest.mark.parametrize("fitted", [False, True])
 def test_an_ensemble_is_an_anytime_network(fitted):
     eann = ensemble()

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import anytime
+from anytime.export.exported import State
 from anytime.export.write import distance
 
 pytest.importorskip("onnxruntime", reason='needs: pip install "anytime-nets[onnx]"')
@@ -335,3 +336,16 @@ def test_graphs_in_order_without_gaps(tmp_path):
         assert distance(torch.from_numpy(values["logits"]), expected[i]) < 1e-4
         values = {name: values[name] for name in about["states"][i]}
     assert about["exits"] == list(range(1, net.exits + 1))
+
+
+def test_states_are_joined_where_what_all_samples_share_is_equal():
+    def state(samples, table):
+        values = {"features": np.full((samples, 2), samples), "table": np.asarray(table)}
+        return State(values, {"features": (0, 1), "table": None})
+
+    joined = state(1, [1, 2]).join([state(2, [1, 2]), state(3, [1, 2])])
+    assert joined.values["features"].tolist() == [[1, 1], [2, 2], [2, 2], [3, 3], [3, 3], [3, 3]]
+    assert joined.values["table"].tolist() == [1, 2]
+    for others in ([state(1, [1, 3])], [state(2, [1, 2]), state(1, [1, 3])], [state(1, [1, 3]), state(2, [1, 2])]):
+        with pytest.raises(anytime.AnytimeError, match="states with different values of table cannot be joined"):
+            state(1, [1, 2]).join(others)

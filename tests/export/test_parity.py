@@ -1,18 +1,16 @@
 """Converted public models and all families as ONNX: every exit as it was."""
 
 import importlib.util
-import re
 import warnings
-from pathlib import Path
 
 import pytest
 import torch
 import zoo
+from tables import Table
 from test_onnx import FAMILIES, exported, images, lively, parity_law
 
 import anytime
 
-TABLE = Path(__file__).parents[2] / "docs" / "export-models.md"
 PUBLIC = [
     *(
         ("transformers", name)
@@ -23,6 +21,7 @@ PUBLIC = [
     *(("torchvision", name) for name in ("resnet18", "mobilenet_v2", "squeezenet1_1", "alexnet", "mnasnet0_5")),
 ]
 OURS = [("anytime", name) for name in (*FAMILIES, "EANN")]
+TABLE = Table("export-models.md", [*OURS, *PUBLIC])
 
 
 def samples(x, n):
@@ -66,18 +65,12 @@ def test_a_converted_model(tmp_path):
 
 
 @pytest.mark.slow
-def test_all_exports_and_their_table(tmp_path):
-    lines = []
-    for library, name in [*OURS, *PUBLIC]:
-        found, worst = difference(library, name, tmp_path / f"{library}-{name}")
-        crossing = ", ".join(str(len(state)) for state in found.description.states[:-1])
-        lines.append(f"| {library} | {name} | {found.exits} | {crossing} | {worst:.0e} |")
-        print(lines[-1], flush=True)
-    text = TABLE.read_text()
-    TABLE.write_text(text[: text.index("|---|---|---:|")] + "\n".join(["|---|---|---:|---|---:|", *lines]) + "\n")
+@pytest.mark.parametrize(("library", "name"), [*OURS, *PUBLIC])
+def test_exports_and_their_table(library, name, tmp_path, write_tables):
+    found, worst = difference(library, name, tmp_path / "onnx")
+    crossing = ", ".join(str(len(state)) for state in found.description.states[:-1])
+    TABLE.check([library, name, found.exits, crossing, f"{worst:.0e}"], write_tables, exact=4)  # differences differ
 
 
 def test_the_table_has_our_networks_and_no_others():
-    listed = re.findall(r"^\| (\w+) \| ([\w. -]+) \|", TABLE.read_text(), re.M)[1:]
-    assert listed[: len(OURS)] == OURS, "run: make test-slow"
-    assert set(listed) <= {*OURS, *PUBLIC}
+    assert TABLE.listed() == TABLE.keys, "run: make tables"

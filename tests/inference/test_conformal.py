@@ -1,6 +1,7 @@
 """The truth is in the set as often as promised."""
 
 import json
+from math import ceil
 
 import pytest
 import torch
@@ -48,6 +49,22 @@ def test_held_out_samples_are_covered(seed, coverage):
     for together in (False, True):
         inside = covered(fit_sets(held_out, coverage, together), *held_out)
         assert (inside.double().mean(1) >= coverage - 0.05).all()
+
+
+@settings(max_examples=50)
+@given(st.integers(0, 1000), st.floats(0.5, 0.95))
+def test_cutoffs_for_all_exits_are_the_largest_that_cover(seed, coverage):
+    """One half of the samples ranks them; of the other ⌈(n + 1) · coverage⌉ are covered, and fewer by the next rank."""
+    known = outputs(seed, samples=200)
+    sets = fit_sets(known, coverage, together=True)
+    truth = known.of_truth(known.logits.double().softmax(-1))
+    order = torch.randperm(200, generator=torch.Generator().manual_seed(0))
+    ranked, new = truth[:, order[:100]].sort(-1).values, truth[:, order[100:]]
+    cutoffs = torch.tensor(sets.cutoffs, dtype=torch.float64)[:, None]
+    (rank,) = {int((row < cutoff).sum()) for row, cutoff in zip(ranked, cutoffs, strict=True)}  # one for all exits
+    wanted = ceil(101 * coverage)
+    assert int((new >= cutoffs).all(0).sum()) >= wanted
+    assert int((new >= ranked[:, rank + 1 : rank + 2]).all(0).sum()) < wanted
 
 
 def test_better_exits_have_smaller_sets():

@@ -18,7 +18,7 @@ from torch.nn.functional import cross_entropy
 import anytime
 from anytime.evaluation import collect
 from anytime.inference.calibration import fit_policy, sweep
-from anytime.inference.policy import SCORES
+from anytime.inference.policy import SCORES, Scorer
 from anytime.inference.thresholds import RULES
 
 
@@ -60,6 +60,28 @@ NETS = {
 
 
 IMAGE = torch.zeros(1, 3, 32, 32)
+
+
+PROBABILITIES = torch.tensor([[0.5, 0.3, 0.2], [1 / 3, 1 / 3, 1 / 3], [0.1, 0.1, 0.8]], dtype=torch.float64)
+LATER = torch.tensor([[0.6, 0.3, 0.1], [0.2, 0.5, 0.3], [0.1, 0.3, 0.6]], dtype=torch.float64)
+BY_HAND = {  # 1 − H / ln 3, with H of the first row: ½ ln 2 + 0.3 ln(1 / 0.3) + 0.2 ln 5 = 1.029653
+    "confidence": ([0.5, 1 / 3, 0.8], [0.6, 0.5, 0.6]),
+    "margin": ([0.2, 0.0, 0.7], [0.3, 0.2, 0.3]),
+    "entropy": ([0.062769, 0.0, 0.418328], [0.182655, 0.062769, 0.182655]),
+    "patience": ([0.5, 1 / 3, 0.8], [1.6, 0.5, 1.6]),  # the second row's answer is another one
+}
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_scores_computed_by_hand(score):
+    """Of logits that temperatures of 2 and 3 turn into these probabilities, whatever is added to them."""
+    scorer = Scorer(score, [2.0, 3.0])
+    logits = 2 * PROBABILITIES.log() + 5, 3 * LATER.log() - 7
+    for exit, expected in enumerate(BY_HAND[score]):
+        assert scorer.score(exit, logits[exit]).tolist() == pytest.approx(expected, abs=1e-6)
+    scorer.keep(torch.tensor([2, 0]))
+    again = scorer.score(1, logits[1][[2, 0]])
+    assert again.tolist() == pytest.approx([(1 if score == "patience" else 0) + BY_HAND[score][1][i] for i in (2, 0)])
 
 
 @pytest.mark.parametrize("score", SCORES)

@@ -56,6 +56,12 @@ def test_exits_are_those_that_were_tested(seed, score, delta, risk):
     assert policy.shares == pytest.approx((left.bincount(minlength=5) / 300).tolist())
 
 
+@pytest.mark.parametrize(("samples", "passes"), [(18, False), (19, True)])
+def test_without_a_loss_one_sample_more_counts_as_lost(samples, passes):
+    """(0 + 1) / (n + 1) ≤ ε: 1/19 is above 0.05, 1/20 is not."""
+    assert expected(torch.zeros(1, samples, dtype=torch.float64), 0.05).item() == passes
+
+
 @given(st.integers(0, 1000))
 def test_losses_count_at_their_worst_so_far(seed):
     losses = torch.randint(-1, 2, (20, 50), generator=torch.Generator().manual_seed(seed)).double()

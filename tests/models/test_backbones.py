@@ -273,9 +273,25 @@ def test_full_size_training_step_and_steps(name):
     print(name, done.stdout)
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize("name", ["resann-1-4", "resann-1-4-patch2-mlpheads"])
+def test_one_graph_holds_a_whole_network(name):
+    """What torch.compile needs of a network: nothing in it that cannot be traced."""
+    net = anytime.create_model(name, num_classes=5).eval()
+    x = torch.randn(2, 3, 32, 32)
+    with torch.no_grad():
+        for plain, traced in zip(net(x), torch.compile(net, backend="eager", fullgraph=True)(x), strict=True):
+            assert torch.equal(plain, traced)
+
+
 @pytest.mark.parametrize(
-    "name", ["resann-3-8", "resann26", "denseann-22-8", "denseann121", "msdnet32", "msdnet-cifar-budgeted"]
+    "name",
+    [
+        pytest.param("resann-3-8", marks=pytest.mark.promise),
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("resann26", "denseann-22-8", "denseann121", "msdnet32", "msdnet-cifar-budgeted")
+        ),
+    ],
 )
 def test_compiled_networks_answer_alike(name):
     net = anytime.create_model(name, num_classes=5).eval()

@@ -10,7 +10,7 @@ import pytest
 EXAMPLE = Path(__file__).parents[2] / "examples" / "serve_cluster.py"
 
 
-@pytest.mark.slow
+@pytest.mark.promise
 def test_a_killed_replica_loses_no_request_that_has_time(environment):
     pytest.importorskip("ray.serve", reason="Ray Serve is missing: pip install 'anytime-nets[cluster]'")
     done = subprocess.run([sys.executable, EXAMPLE], env=environment, capture_output=True, text=True, timeout=600)

@@ -1,7 +1,7 @@
 """The page, in a real browser.
 
 Needs Chromium and its driver (Debian: chromium, chromium-driver) and Selenium:
-pytest -m slow tests/serving/test_page.py
+make test-promises
 PAGE_SCREENSHOTS=folder keeps pictures of it.
 """
 
@@ -14,7 +14,7 @@ import pytest
 from pictures import encoded
 from waiting import until
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.promise
 
 FLAGS = [
     "headless=new",

@@ -54,7 +54,7 @@ def private(serve, run_folder, tmp_path_factory):
 @pytest.mark.parametrize(
     "header", [None, "", TOKEN, f"Bearer {TOKEN[:-1]}", f"Bearer {TOKEN}x", "Bearer ÿ", f"bearer{TOKEN}"]
 )
-@pytest.mark.slow
+@pytest.mark.promise
 def test_without_the_token_nothing_is_answered(private, header):
     headers = {} if header is None else {"Authorization": header.encode("latin-1")}
     with private.client(headers=headers) as client:
@@ -67,7 +67,7 @@ def test_without_the_token_nothing_is_answered(private, header):
         assert client.get("/v2/health/ready").status_code == 200
 
 
-@pytest.mark.slow
+@pytest.mark.promise
 def test_with_the_token_everything_is(private):
     with private.client(headers={"Authorization": f"Bearer {TOKEN}"}) as client:
         assert client.post("/predict?deadline=30s&model=second", content=encoded()).json()["model"] == "second"
@@ -262,7 +262,7 @@ def test_a_port_belongs_to_one_server():
             server.communicate()
 
 
-@pytest.mark.slow
+@pytest.mark.promise
 def test_sigterm_under_load(serve, run_folder):
     with serve(run_folder) as running:
         stop, outcomes = threading.Event(), []
@@ -281,7 +281,7 @@ def test_sigterm_under_load(serve, run_folder):
     assert set(outcomes) <= {200, 503, "closed"}
 
 
-@pytest.mark.slow
+@pytest.mark.promise
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="finds the engine's process in /proc")
 def test_an_engine_that_is_killed_is_replaced(serve, run_folder):
     with serve(run_folder) as running, running.client() as client:
@@ -338,7 +338,7 @@ def test_a_model_is_replaced_without_a_lost_request(serve_with, run_folder, tmp_
         assert client.post("/predict?deadline=30s", content=encoded()).status_code == 200
 
 
-@pytest.mark.slow
+@pytest.mark.promise
 def test_200_slow_clients_keep_nobody_waiting(serve_with, run_folder):
     with serve_with(run_folder, read=5.0) as running, running.client() as client:
         slow = [socket.create_connection(("127.0.0.1", running.port)) for _ in range(200)]
@@ -353,7 +353,7 @@ def test_200_slow_clients_keep_nobody_waiting(serve_with, run_folder):
         assert len(os.listdir(f"/proc/{running.process.pid}/fd")) < 150
 
 
-@pytest.mark.slow
+@pytest.mark.promise
 def test_half_of_the_clients_hang_up(serve, run_folder):
     with serve(run_folder) as running, running.client() as client:
         content = encoded()
@@ -365,7 +365,7 @@ def test_half_of_the_clients_hang_up(serve, run_folder):
         until(lambda: metric(client, 'anytime_engine_queue_length{model="digits"}') == 0)
 
 
-@pytest.mark.slow
+@pytest.mark.promise
 def test_the_document_is_true(server, tmp_path):
     """schemathesis makes thousands of requests out of the document and checks what comes back."""
     pytest.importorskip("schemathesis", reason="needs: pip install schemathesis")

@@ -35,7 +35,7 @@ def test_lower_precision_resumes_bit_for_bit(precision, data, tmp_path):
         train(linear(), data, output=tmp_path / "run", lr=0.01, resume=True)
 
 
-@pytest.mark.slow
+@pytest.mark.promise
 @pytest.mark.parametrize("scheme", ["adaloss", "opt-1"])
 def test_a_compiled_network_learns_what_the_plain_one_does(scheme, data, tmp_path):
     plain, compiled = linear(), linear()
