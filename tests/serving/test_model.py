@@ -10,6 +10,7 @@ import anytime
 from anytime.files import write_json
 from anytime.inference.batch_times import FILE, measure_batches, read_batch_times
 from anytime.inference.measuring import kind_of
+from anytime.serving.engine import OverloadedError
 from anytime.serving.model import saved_accuracy
 
 X = torch.zeros(1, 3, 32, 32)
@@ -52,3 +53,30 @@ def test_a_network_of_16_bits_is_served_as_it_is(dtype):
 def test_complex_inputs_are_refused_with_a_reason(ask):
     with pytest.raises(anytime.AnytimeError, match=r"complex64.*x\.real"):
         ask(anytime.create_model("resann-1-8").eval(), X.to(torch.complex64))
+
+
+def test_times_of_a_busy_moment_are_measured_again_at_the_next_start(tmp_path):
+    net = anytime.create_model("resann-1-8").eval()
+    anytime.save(net, tmp_path)
+    example = torch.zeros(1, 3, 32, 32)
+    measure_batches(net, example, batches=(1, 2), repeats=2).scaled(1e4).save(tmp_path)
+    poisoned = read_batch_times(tmp_path)[0]
+    with anytime.Engine(tmp_path, example=example, threads=torch.get_num_threads(), spare=False) as engine:
+        assert engine.submit(example, deadline=60.0).result(60).complete
+        assert engine.times.stages[0].at(1) < 0.5 * poisoned.stages[0].at(1)
+    assert read_batch_times(tmp_path)[0].stages[0].at(1) < 0.5 * poisoned.stages[0].at(1)
+
+
+def test_an_engine_whose_times_are_far_too_long_notices_while_it_serves():
+    net = anytime.create_model("resann-1-8").eval()
+    example = torch.zeros(1, 3, 32, 32)
+    poisoned = measure_batches(net, example, batches=(1, 2), repeats=2).scaled(1e6)
+    answered, refused = [], 0
+    with anytime.Engine(net, processes=0, profile=poisoned, example=example) as engine:
+        for _ in range(100):
+            try:
+                answered.append(engine.submit(example, deadline=60.0).result(60))
+            except OverloadedError:
+                refused += 1
+    assert len(answered) > 50
+    assert 9 <= refused < 50

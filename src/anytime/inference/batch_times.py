@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten
 
 from anytime.errors import check_integer
-from anytime.inference.measuring import Kind, add_to_file, kind_of, measure, medians, read_from_file
+from anytime.inference.measuring import Kind, add_to_file, joined, kind_of, measure, read_from_file
 from anytime.inputs import as_input, explained
 
 FILE = "batch_times.json"
@@ -49,6 +49,7 @@ class BatchTimes:
         return BatchTimes(
             [Line(*(factor * n for n in line)) for line in self.stages],
             [line and Line(*(factor * n for n in line)) for line in self.heads],
+            self.kind,
         )
 
     def save(self, folder: str | Path) -> Path:
@@ -72,7 +73,10 @@ def _checked(stages: list[Any], heads: list[Any], kind: Kind) -> BatchTimes:
 def measure_batches(
     net: Any, example: Any, batches: Sequence[int] = BATCHES, repeats: int = 7, seconds: float = 5.0
 ) -> BatchTimes:
-    """Measure how long each stage and head takes for batches of several sizes; medians, and a line through them.
+    """Measure how long each stage and head takes for batches of several sizes, and draw a line through the times.
+
+    The shortest times count: what a busy moment adds says nothing about the network. How much slower the machine is
+    while it serves is learned by the engine.
 
     Args:
         net: the network, in eval mode; it is measured as it is (device, threads, memory format).
@@ -96,7 +100,7 @@ def measure_batches(
     for batch in sorted(batches):
         x = net.join([example] * check_integer("batch", batch))
         with explained(net, x):
-            found[batch] = medians(measure(net, x, repeats, warmup=1))
+            found[batch] = joined(measure(net, x, repeats, warmup=1), min)
         if time.perf_counter() > end:
             break
     stages, heads = [], []
@@ -104,6 +108,12 @@ def measure_batches(
         stages.append(_line({batch: times[i][0] for batch, times in found.items()}))
         heads.append(None if head is None else _line({batch: times[i][1] for batch, times in found.items()}))
     return BatchTimes(stages, heads, kind_of(example))
+
+
+def is_outdated(times: BatchTimes, net: Any, example: Any) -> bool:
+    """Whether stages take less than half of what was measured once: the machine was busy then, or is another one."""
+    now = joined(measure(net, as_input(net, example), repeats=5, warmup=2), min)
+    return sum(stage for stage, _ in now) < 0.5 * sum(line.at(1) for line in times.stages)
 
 
 def _line(seconds: dict[int, float]) -> Line:

@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader
 
 from anytime.batches import batches_of
 from anytime.errors import AnytimeError, check_integer
-from anytime.inference.measuring import Kind, add_to_file, kind_of, measure, medians, read_from_file
+from anytime.inference.measuring import Kind, add_to_file, joined, kind_of, measure, read_from_file
 from anytime.inference.stage_times import StageTimes
 from anytime.inputs import as_input, explained
 from anytime.network import AnytimeNetwork, eval_mode
@@ -122,7 +122,7 @@ def profile(net: AnytimeNetwork, example: Any, repeats: int = 30, warmup: int = 
     example = as_input(net, example)
     with eval_mode(net), explained(net, example):
         runs = measure(net, example, repeats, warmup)
-    times = medians(runs)
+    times = joined(runs)
     found = Profile([stage for stage, _ in times], [head for _, head in times], kind_of(example))
     known = remember(net, found)
     for run in runs:

@@ -62,12 +62,12 @@ def measure(net: Any, x: Any, repeats: int, warmup: int) -> list[Run]:
     return [_clock(net, clone_tensors(x)) for _ in range(warmup + repeats)][warmup:]  # stages may work in place
 
 
-def medians(runs: Sequence[Run]) -> Run:
-    """The medians over runs."""
+def joined(runs: Sequence[Run], how: Callable[[list[float]], float] = median) -> Run:
+    """One time of each stage and head out of several runs: their medians, or what ``how`` makes of them."""
     found = []
     for times in zip(*runs, strict=True):
         heads = [head for _, head in times if head is not None]
-        found.append((median(stage for stage, _ in times), median(heads) if heads else None))
+        found.append((how([stage for stage, _ in times]), how(heads) if heads else None))
     return found
 
 

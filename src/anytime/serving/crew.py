@@ -75,17 +75,18 @@ class Crew:
         times: Any = next((t for t in model.known_times if t.kind in (kind, None)), None)
         settings = Settings(times, model.accuracy, largest, model.policy)
         if processes == 0:
-            job = Job(model.net, settings, model.example, threads, None)
+            job = Job(model.net, settings, model.example, threads, None, model.may_measure)
             worker: Any = ThreadWorker(job, self._news, self._ended)
             self.settings = worker.settings
         else:
             slot_bytes = sum(-(-t.nbytes // 64) * 64 for t in tensors_of(model.example))
             self._arena = Arena(slots, slot_bytes)
-            self._job = Job(model.source or model.net, settings, model.example, threads, (slots, slot_bytes))
+            memory = (slots, slot_bytes)
+            self._job = Job(model.source or model.net, settings, model.example, threads, memory, model.may_measure)
             worker = ProcessWorker(pack(self._job), self._arena, self._news, self._ended)
             self.settings = worker.wait_until_ready()
-            self._job = self._job._replace(settings=self.settings)
-        if model.source is not None and model.source.may_be_written and times is None:
+            self._job = self._job._replace(settings=self.settings, checks=False)
+        if model.source is not None and model.source.may_be_written and self.settings.times != times:
             with suppress(OSError, AnytimeError):  # a folder that cannot be written is measured again next time
                 self.settings.times.save(model.source.times_folder)
         self._join(worker)

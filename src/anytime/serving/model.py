@@ -53,6 +53,8 @@ class Model:
     known_times: list[BatchTimes]
     example: Any
     source: Source | None
+    may_measure: bool
+    """Whether times that turn out to be outdated are measured anew; those that the caller gave are not."""
 
     @staticmethod
     def of(
@@ -78,7 +80,7 @@ class Model:
         check_accuracy(accuracy, exits)
         times = [profile] if profile is not None else read_batch_times(source.times_folder) if source else []
         example = like_weights(network, example_for(network)) if example is None else as_input(network, example)
-        return Model(network, policy or None, list(accuracy), times, example, source)
+        return Model(network, policy or None, list(accuracy), times, example, source, profile is None)
 
     def check_input(self, x: Any, largest: int) -> int:
         """The number of samples of an input; raises if there are none or too many, or if it is unlike the example."""

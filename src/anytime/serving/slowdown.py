@@ -5,6 +5,8 @@ from typing import NamedTuple
 
 FRESH = 8
 """Stages until the slow-down is computed anew: each time it looks at all of the latest."""
+WRONG = 0.2
+"""A stage that takes so small a share of what was expected shows that the times are wrong: learning begins anew."""
 
 
 class Pace(NamedTuple):
@@ -21,13 +23,15 @@ class Pace(NamedTuple):
         """What to assume of it later: news age with a half-life of half a second.
 
         Otherwise one bad moment could make an engine refuse everything, and it would never learn that it has passed.
+        That stages are faster than measured does not age: what was measured was a bad moment.
 
         Examples:
             >>> Pace(mean=3.0, high=9.0, batch=4.0, moment=10.0).at(10.5)
             Pace(mean=2.0, high=5.0, batch=4.0, moment=10.0)
         """
         share = 0.5 ** (2 * max(now - self.moment, 0.0))
-        return self._replace(mean=1 + (self.mean - 1) * share, high=1 + (self.high - 1) * share)
+        mean, high = (1 + (ratio - 1) * (share if ratio > 1 else 1) for ratio in (self.mean, self.high))
+        return self._replace(mean=mean, high=high)
 
 
 class SlowDown:
@@ -52,7 +56,11 @@ class SlowDown:
 
     def note(self, expected: float, measured: float) -> None:
         """Take one stage into account."""
-        self._latest.append(measured / max(expected, 1e-9))
+        ratio = measured / max(expected, 1e-9)
+        if ratio < WRONG * min(self.mean, 1.0):
+            self._latest.clear()
+            self._fresh = FRESH - 1
+        self._latest.append(ratio)
         self._fresh += 1
         if self._fresh == FRESH:
             self._update()

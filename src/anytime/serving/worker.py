@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from anytime.errors import AnytimeError
-from anytime.inference.batch_times import measure_batches
+from anytime.inference.batch_times import is_outdated, measure_batches
 from anytime.memory import keep_freed_memory, steady
 from anytime.serving.arena import Arena
 from anytime.serving.model import Source
@@ -44,6 +44,8 @@ class Job(NamedTuple):
     threads: int
     arena: tuple[int, int] | None
     """Number and size of the slots."""
+    checks: bool = False
+    """Whether the times of the stages were read from a file, and are measured anew if they are outdated."""
 
 
 Add = tuple[int, int | None, Any, float, bool]
@@ -64,7 +66,7 @@ def start_runner(job: Job, tell: Callable[[News], object]) -> Runner:
 
     settings = job.settings
     net = job.net.load() if isinstance(job.net, Source) else job.net
-    if settings.times is None:
+    if settings.times is None or (job.checks and is_outdated(settings.times, net, job.example)):
         batches = [2**i for i in range(settings.largest.bit_length())]
         settings = settings._replace(times=measure_batches(net, job.example, batches))
     runner = Runner(net, settings, news)
