@@ -60,15 +60,19 @@ class MemberError(Exception):
 
 def run_member(eann: EANN, member: int, x: Any, halted: Callable[[], bool]) -> Iterator[tuple[int, Tensor]]:
     """Run one network in a worker: yield the index of each offered exit in the ensemble, and its logits."""
-    indices = iter([index for index, (one, _) in enumerate(eann.offered) if one == member])
+    network = eann.network(member)
+    offered = {exit: index for index, (one, exit) in enumerate(eann.offered) if one == member}
+    last = max(offered)
     device = weights_device(eann)
     with torch.inference_mode():
         x = tree_map(lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf, x)
-        for head in eann.walk_member(member, x, eann.offered_by(member)):
-            if halted():
+        for reached in network.walk(x):
+            if halted() or reached is None:
                 return
-            if head is not None:
-                yield next(indices), head().cpu()
+            if reached.exit in offered:
+                yield offered[reached.exit], reached().cpu()
+            if reached.exit == last:
+                return
 
 
 class HaltedRuns(deque[int]):

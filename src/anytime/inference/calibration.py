@@ -19,14 +19,14 @@ from anytime.inference.risk import control_risk
 from anytime.inference.temperature import fit_temperatures
 from anytime.inference.thresholds import RULES
 from anytime.inputs import explained, nan_cause
-from anytime.network import AnytimeNetwork, eval_mode, tensors_of
+from anytime.network import Network, eval_mode, tensors_of
 
 BUDGET_UNITS = (*UNITS, "fraction")
 """Of the budget that is asked for; a fraction of the MACs becomes MACs."""
 
 
 def calibrate(
-    net: AnytimeNetwork,
+    net: Network,
     validation: Iterable[Any],
     budget: float | None = None,
     unit: str | None = None,
@@ -108,7 +108,7 @@ def calibrate(
     return replace(control_risk(outputs, spent, risk, delta, score), unit="seconds" if unit == "seconds" else "macs")
 
 
-def _without_labels(net: AnytimeNetwork, item: Any) -> Batch:
+def _without_labels(net: Network, item: Any) -> Batch:
     """A batch of inputs alone, or of inputs and labels that do not count, with placeholders for the labels."""
     if isinstance(item, Batch):
         item = item.inputs, None
@@ -120,7 +120,7 @@ def _without_labels(net: AnytimeNetwork, item: Any) -> Batch:
     return Batch(inputs, torch.zeros(len(Batch(inputs, None)), dtype=torch.int64))
 
 
-def _costs(net: AnytimeNetwork, batch: Any, unit: str) -> list[float]:
+def _costs(net: Network, batch: Any, unit: str) -> list[float]:
     """The cost of one sample that leaves at each exit."""
     if unit == "seconds":
         size = len(tensors_of(batch)[0])
@@ -129,7 +129,7 @@ def _costs(net: AnytimeNetwork, batch: Any, unit: str) -> list[float]:
 
 
 @torch.inference_mode()
-def _scores(net: AnytimeNetwork, batches: Iterable[Batch], score: ScoreFunction) -> Tensor:
+def _scores(net: Network, batches: Iterable[Batch], score: ScoreFunction) -> Tensor:
     """How sure each exit is of each sample; the outputs are not kept."""
     scorer = Scorer(score, [1.0] * net.exits)
     each = []

@@ -7,10 +7,10 @@ from functools import partial
 import torch
 
 from anytime.errors import AnytimeError
-from anytime.network import AnytimeNetwork
+from anytime.network import Network
 
 
-def check_chained(net: AnytimeNetwork) -> None:
+def check_chained(net: Network) -> None:
     """Refuse an ensemble: a stage of one network has none of the exits of the next above it."""
     if not net.chained:
         raise AnytimeError(
@@ -20,7 +20,7 @@ def check_chained(net: AnytimeNetwork) -> None:
 
 
 @contextmanager
-def equilibrium(net: AnytimeNetwork, exits: list[int] | None = None) -> Iterator[None]:
+def equilibrium(net: Network, exits: list[int] | None = None) -> Iterator[None]:
     """A context in which backward passes divide each stage's gradients by the number of exits above it.
 
     In IMTA (Li et al., "Improved Techniques for Training Adaptive Deep Networks", ICCV 2019) a function stands after

@@ -20,7 +20,7 @@ from anytime.evaluation import Curve, check_classes, evaluate, image_batches, me
 from anytime.inputs import explained, like_weights
 from anytime.losses import Function, cross_entropy
 from anytime.metrics import SHARES
-from anytime.network import AnytimeNetwork, eval_mode, name_of
+from anytime.network import Network, eval_mode, name_of
 from anytime.progress import Progress, progress
 from anytime.training.averaging import WeightAverage
 from anytime.training.checkpoint import has_checkpoint
@@ -39,7 +39,7 @@ from anytime.weights.annealed import set_steps
 class Training:
     """The loop of a run; ``state`` is what changes in it, ``guard`` stops it when a number is not finite."""
 
-    net: AnytimeNetwork
+    net: Network
     data: Any
     scheme: Callable[[Tensor], Tensor]
     recipe: Recipe

@@ -12,7 +12,7 @@ from anytime.errors import AnytimeError
 from anytime.evaluation import sums
 from anytime.losses import Function, MultiTask, by_exit, check_function, stacked, tasks_of
 from anytime.metrics import error, metric_for
-from anytime.network import AnytimeNetwork
+from anytime.network import Network
 from anytime.training.distillation import distilled
 
 
@@ -41,7 +41,7 @@ class Objective:
 
     def __init__(
         self,
-        net: AnytimeNetwork,
+        net: Network,
         scheme: Callable[[Tensor], Tensor],
         loss: Function,
         metric: Function | None = None,

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from anytime.errors import AnytimeError, check_integer, check_number
 from anytime.files import check_tensors
-from anytime.network import AnytimeNetwork
+from anytime.network import Network
 from anytime.training.averaging import WeightAverage
 from anytime.training.checkpoint import Groups
 from anytime.training.epochs import Epochs, pack_state, unpack_state
@@ -18,7 +18,7 @@ MOMENTS = {"SGD": ("momentum_buffer",), "AdamW": ("step", "exp_avg", "exp_avg_sq
 """What each optimizer keeps for a parameter that has had a gradient."""
 
 
-def named_parameters(net: AnytimeNetwork, scheme: Callable[[Tensor], Tensor]) -> dict[str, nn.Parameter]:
+def named_parameters(net: Network, scheme: Callable[[Tensor], Tensor]) -> dict[str, nn.Parameter]:
     """The parameters to train by name: the network's, then those that the weight scheme learns."""
     weights = dict(net.named_parameters(prefix="net"))
     learned = scheme.named_parameters(prefix="scheme") if isinstance(scheme, nn.Module) else ()
@@ -41,7 +41,7 @@ class State:
 
     def __init__(
         self,
-        net: AnytimeNetwork,
+        net: Network,
         scheme: Callable[[Tensor], Tensor],
         optimizer: torch.optim.Optimizer,
         scaler: torch.amp.GradScaler,
