@@ -15,7 +15,7 @@ from ratio import fact, machine, verdict
 import anytime
 
 
-def seconds_to_first_exit(net: anytime.AnytimeNetwork, x: torch.Tensor) -> float:
+def seconds_to_first_exit(net: anytime.Network, x: torch.Tensor) -> float:
     """Seconds that the first exit takes now, by a clock of our own: the median of three runs."""
     times = []
     for _ in range(3):

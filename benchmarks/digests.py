@@ -51,12 +51,12 @@ def digest(values: Any) -> str:
     return found.hexdigest()[:16]
 
 
-def small(name: str = "resann-1-4", seed: int = 1) -> anytime.AnytimeNetwork:
+def small(name: str = "resann-1-4", seed: int = 1) -> anytime.Network:
     torch.manual_seed(seed)
     return anytime.create_model(name, in_channels=1)
 
 
-def all_ways(net: anytime.AnytimeNetwork, x: Any) -> list[Any]:
+def all_ways(net: anytime.Network, x: Any) -> list[Any]:
     """What every way to ask a network gives, its costs and its state dict."""
     net.eval()
     with torch.no_grad():

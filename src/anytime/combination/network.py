@@ -8,7 +8,6 @@ from typing import Any
 from torch import Tensor, nn
 
 from anytime.combination.boosting import Boosting
-from anytime.combination.caching import Caching
 from anytime.combination.ensemble import Ensemble
 from anytime.combination.product import Product
 from anytime.combination.rule import Memory, Rule
@@ -18,7 +17,7 @@ from anytime.evaluation import collect
 from anytime.network import Network, ReachedExit, Step, weights_device
 from anytime.preprocessing import Preprocessing
 
-RULES: dict[str, type[Rule]] = {rule.name: rule for rule in (Ensemble, Stacking, Product, Caching, Boosting)}
+RULES: dict[str, type[Rule]] = {rule.name: rule for rule in (Ensemble, Stacking, Product, Boosting)}
 NAME = "combined"
 """The name of such a network in ``config.json``."""
 
@@ -31,7 +30,6 @@ def combine(
     - ``ensemble``: a weighted mean of their log-probabilities, usually a little better than the exit's own answer.
     - ``stacking``: a linear function of their logits, fitted on the training images.
     - ``product``: what no exit has ruled out; the probability of the truth rarely falls from exit to exit.
-    - ``caching``: for each sample the surest answer so far.
     - ``boosting``: each exit corrects those before it; combine before training.
 
     It is an anytime network as any other: ``predict``, ``start``, ``calibrate``, ``evaluate``, ``save`` and ``load``

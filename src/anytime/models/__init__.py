@@ -10,7 +10,7 @@ from anytime.models import denseann, msdnet, resann
 from anytime.models.denseann import DenseANN
 from anytime.models.msdnet import BlockMSDNet, MSDNet
 from anytime.models.resann import BottleneckResANN, ResANN
-from anytime.network import Network
+from anytime.network import AnytimeNetwork
 
 __all__ = ["BlockMSDNet", "BottleneckResANN", "DenseANN", "MSDNet", "ResANN", "create_model", "list_models"]
 
@@ -35,7 +35,7 @@ def list_models(pattern: str = "*") -> dict[str, str]:
     return {name: models[name] for name in fnmatch.filter(models, pattern)}
 
 
-def create_model(name: str, **options: Any) -> Network:
+def create_model(name: str, **options: Any) -> AnytimeNetwork:
     """Build a network by its name.
 
     Args:

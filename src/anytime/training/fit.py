@@ -102,7 +102,7 @@ def fit(
             tensor on the network's device (to read it is to wait for the device).
         on_epoch: called after every epoch with its line of the log, a dict; see :class:`FitResult`.
         about: more to write to the run folder's ``run.json``, under names that it does not have itself.
-        changes: single options of the recipe, e.g. ``epochs=10, lr=0.05, equilibrium=True``.
+        changes: single options of the recipe, e.g. ``epochs=10, lr=0.05``.
 
     Examples:
         >>> import anytime
