@@ -42,7 +42,7 @@ def busy_processes() -> Iterator[None]:
 
 
 @torch.inference_mode()
-def full_walk(net: anytime.AnytimeNetwork, x: torch.Tensor) -> list[float]:
+def full_walk(net: anytime.Network, x: torch.Tensor) -> list[float]:
     """Seconds to each exit's prediction in one walk; only the last head runs, and counts for each."""
     begun, ends = time.perf_counter(), []
     walk = net.walk(x)
@@ -57,7 +57,7 @@ def full_walk(net: anytime.AnytimeNetwork, x: torch.Tensor) -> list[float]:
     return [end + head for end in ends]
 
 
-def frames(net: anytime.AnytimeNetwork, x: torch.Tensor, deadline: float, count: int, pause: float, confidence: float):
+def frames(net: anytime.Network, x: torch.Tensor, deadline: float, count: int, pause: float, confidence: float):
     """For each frame whether it was in time and its exit (0 if none); the exits reachable in the walks between."""
     in_time, exits, hindsight = [], [], []
     following = time.perf_counter()

@@ -14,7 +14,7 @@ from anytime.losses import by_exit, cross_entropy
 from anytime.memory import keep_freed_memory
 
 
-def trainer(net: anytime.AnytimeNetwork, x: torch.Tensor, y: torch.Tensor):
+def trainer(net: anytime.Network, x: torch.Tensor, y: torch.Tensor):
     scheme = anytime.AdaLoss(net.exits)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-4, fused=True)
 

@@ -6,6 +6,7 @@ python benchmarks/extras.py resann-9-16 64 15
 
 import sys
 from contextlib import ExitStack
+from pathlib import Path
 
 import torch
 from ratio import interleaved, machine, report, verdict
@@ -13,9 +14,12 @@ from ratio import interleaved, machine, report, verdict
 import anytime
 from anytime.losses import by_exit, cross_entropy
 from anytime.memory import keep_freed_memory
-from anytime.training.distillation import distilled
-from anytime.training.equilibrium import equilibrium
 from anytime.weights.first_order import watching
+
+sys.path.append(str(Path(__file__).parents[1]))  # the project's root, where experiments/ is
+from experiments.controls import create_scheme
+from experiments.distillation import distilled
+from experiments.equilibrium import equilibrium
 
 LIMIT = 1.10
 
@@ -25,7 +29,7 @@ def trainer(name: str, x: torch.Tensor, y: torch.Tensor, extra: str, hooks: Exit
     if extra == "boosting":
         net = anytime.combine(net, "boosting")
     schemes = {"first-order": "first-order", "famo": "famo", "annealed": "annealed:steps=100000"}
-    scheme = anytime.create_scheme(schemes.get(extra, "adaloss"), net.exits)
+    scheme = create_scheme(schemes.get(extra, "adaloss"), net)
     hooks.enter_context(watching(scheme, net))
     if extra == "equilibrium":
         hooks.enter_context(equilibrium(net))

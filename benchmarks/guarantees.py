@@ -30,6 +30,7 @@ from anytime.inference.risk import candidates, exits_at, gap_losses, last_safe, 
 from anytime.inference.temperature import fit_temperatures
 
 sys.path.append(str(Path(__file__).parents[1]))  # the project's root, where experiments/ is
+from experiments.caching import Caching
 from experiments.runner import find_data
 
 RISKS = (0.005, 0.01, 0.02)
@@ -152,7 +153,7 @@ def combinations(outputs: Outputs, held_out: int) -> dict[str, dict[str, Any]]:
     test = rows(outputs, torch.arange(held_out, len(outputs.labels)))
     found = {"exits": test.logits}
     for name, options in COMBINATIONS.items():
-        rule, memory, answers = RULES[name.split(",")[0]](len(test.logits), **options), (), []
+        rule, memory, answers = (RULES | {"caching": Caching})[name.split(",")[0]](len(test.logits), **options), (), []
         if name == "ensemble":
             rule.fit(validation)  # type: ignore[operator]
         for exit, logits in enumerate(test.logits):

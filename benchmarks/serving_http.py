@@ -73,7 +73,7 @@ def percentile(values: list[float], share: float) -> float:
     return sorted(values)[min(int(share * len(values)), len(values) - 1)]
 
 
-def low_load(port: int, net: anytime.AnytimeNetwork, images: list[bytes]) -> None:
+def low_load(port: int, net: anytime.Network, images: list[bytes]) -> None:
     """One request at a time, in turn with the same work in this process."""
     client, turn = Client(port, "/predict?deadline=10s"), 0
 
@@ -101,7 +101,7 @@ def low_load(port: int, net: anytime.AnytimeNetwork, images: list[bytes]) -> Non
     verdict("serving_http_overhead_p99_ms", p99, 3.0)
 
 
-def saturated(port: int, net: anytime.AnytimeNetwork, images: list[bytes]) -> None:
+def saturated(port: int, net: anytime.Network, images: list[bytes]) -> None:
     """Many clients at once, for some seconds, before and after the same number of seconds of whole batches."""
     batch = torch.cat([net.preprocess(Image.open(io.BytesIO(images[i % len(images)]))) for i in range(BATCH)])
 

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 import anytime
-from anytime import AdaLoss, AnytimeNetwork
+from anytime import AdaLoss, Network
 from anytime.weights import Const
+from experiments.famo import FAMO
 
 
 class ScaledConst(Const):
@@ -27,7 +28,7 @@ class ScaledConst(Const):
     scale: Tensor
     calls: Tensor
 
-    def __init__(self, net: AnytimeNetwork, every: int = 20, momentum: float = 0.9) -> None:
+    def __init__(self, net: Network, every: int = 20, momentum: float = 0.9) -> None:
         super().__init__(net.exits)
         self.first_layer = [next(net.parameters())]  # in a list: the network's parameter, not one of this module
         self.every, self.momentum = every, momentum
@@ -87,10 +88,10 @@ class StaticLaw(Const):
         self.weights.copy_((1 - gamma) * losses[-1] / losses + gamma)
 
 
-def create_scheme(name: str, net: AnytimeNetwork) -> nn.Module:
+def create_scheme(name: str, net: Network) -> nn.Module:
     """A scheme of the library or a control by its name, where the network is."""
     controls = {"scaled-const": lambda: ScaledConst(net), "random-const": lambda: RandomConst(net.exits)}
-    controls |= {"static-law": lambda: StaticLaw(net.exits)}
+    controls |= {"static-law": lambda: StaticLaw(net.exits), "famo": lambda: FAMO(net.exits)}
     controls |= {f"power:p={p:g}": lambda p=p: PowerLoss(net.exits, p) for p in (0.5, 2)}
     scheme = controls[name]() if name in controls else anytime.create_scheme(name, net.exits)
     return scheme.to(next(net.parameters()).device)

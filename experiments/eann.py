@@ -205,7 +205,7 @@ def _known(errors: list[float | None]) -> list[float]:
     return [error for error in errors if error is not None]
 
 
-def _network(record: Record) -> anytime.AnytimeNetwork:
+def _network(record: Record) -> anytime.Network:
     """As it was trained."""
     run, data = record["run"], record["data"]
     return anytime.create_model(run["model"], num_classes=data["classes"], in_channels=data["shape"][0])

@@ -9,6 +9,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ from anytime.training.jobs import stop_with_parent
 
 DISTILL = 0.5
 """The share of self-distillation in the losses, where an experiment asks for it."""
+ALONE = ("scaled-const", "first-order")
+"""Schemes that compute two gradients of one forward pass, which compiled networks do not allow."""
 
 
 @dataclass(frozen=True)
@@ -66,28 +69,35 @@ class Run:
         data = anytime.load_data(source, extra=extra, show=False)
         return data if self.images is None else data.subset(self.images)
 
-    def network(self, data: anytime.Data) -> anytime.AnytimeNetwork:
+    def network(self, data: anytime.Data) -> anytime.Network:
         """With its first weights, where it is to be trained: on a GPU if there is one."""
         torch.manual_seed(self.seed)
         net = anytime.create_model(self.model, num_classes=len(data.classes), in_channels=data.shape[0])
         return net.to(torch.accelerator.current_accelerator(check_available=True) or "cpu")
 
     def fit(
-        self, net: anytime.AnytimeNetwork, data: anytime.Data, compiled: bool, precision: str, **options: Any
-    ) -> tuple[anytime.AnytimeNetwork, nn.Module, anytime.FitResult]:
+        self, net: anytime.Network, data: anytime.Data, compiled: bool, precision: str, **options: Any
+    ) -> tuple[anytime.Network, nn.Module, anytime.FitResult]:
         """Train a network as the scheme says; gives the network as it answers, the scheme's module and the result."""
         from experiments.controls import create_scheme
+        from experiments.distillation import Distilled
+        from experiments.equilibrium import equilibrium
 
         name, *extras = self.scheme.split("+")
         if "boosting" in extras:
             net = anytime.combine(net, "boosting")
-        recipe = {**self.recipe, "equilibrium": "equilibrium" in extras, "distill": DISTILL * ("distill" in extras)}
         scheme = create_scheme(name, net)
-        compiled = compiled and name not in ("scaled-const", "first-order")  # two gradients of one forward pass
+        compiled = compiled and name not in ALONE and "distill" not in extras
         # Held-out images are evaluated at the end only: after each epoch they would cost more than the training.
         bare = replace(data, validation=None, test=None)
-        options |= {"recipe": anytime.Recipe(**recipe), "compiled": compiled, "precision": precision}
-        return net, scheme, anytime.fit(net, bare, scheme, seed=self.seed, **options)
+        options |= {"recipe": anytime.Recipe(**self.recipe), "compiled": compiled, "precision": precision}
+        with ExitStack() as during:
+            if "equilibrium" in extras:
+                during.enter_context(equilibrium(net))
+            if "distill" in extras:
+                scheme = Distilled(scheme, DISTILL)
+                during.enter_context(scheme.watching(net))
+            return net, scheme, anytime.fit(net, bare, scheme, seed=self.seed, **options)
 
     def train(
         self,
@@ -104,9 +114,7 @@ class Run:
         write_json(records / f"{self.name}.json", record)
         return record
 
-    def record(
-        self, net: anytime.AnytimeNetwork, data: anytime.Data, folder: Path, only: list[int] | None
-    ) -> dict[str, Any]:
+    def record(self, net: anytime.Network, data: anytime.Data, folder: Path, only: list[int] | None) -> dict[str, Any]:
         """What the run was and what it reached; errors are shares, losses mean cross-entropies, one an exit.
 
         ``ensemble`` and ``stacking`` are the test set again, all exits so far answering together: fitted on the

@@ -75,6 +75,32 @@ def test_a_file_fits_in_one_head(path):
     assert len(path.read_text(encoding="utf-8").splitlines()) <= 350, "split it by concept"
 
 
+NETWORKS = {"net", "nets", "network", "networks", "member", "eann", "combined", "converted", "exported"}
+
+
+def asked_of_networks(path):
+    """Calls of ``hasattr`` and ``getattr`` whose first argument is called like a network, with their lines."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("hasattr", "getattr"):
+            asked = node.args[0]
+            name = asked.attr if isinstance(asked, ast.Attribute) else asked.id if isinstance(asked, ast.Name) else ""
+            if name in NETWORKS:
+                yield f"{path.relative_to(ROOT)}:{node.lineno}: {ast.unparse(node)}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=module)
+def test_what_a_network_can_do_is_not_guessed(path):
+    """The abstract class says it, ``anytime.Network``: every kind has every attribute of it."""
+    assert list(asked_of_networks(path)) == []
+
+
+@pytest.mark.parametrize("path", FILES, ids=module)
+def test_what_a_network_takes_is_not_guessed_from_its_layers(path):
+    """``Network.input_shape`` says it; the layers are known to the models themselves and to conversion."""
+    if top(module(path)) not in ("models", "conversion"):
+        assert "Conv2d" not in path.read_text(encoding="utf-8")
+
+
 def test_no_public_name_shadows_a_module():
     for name, path in MODULES.items():
         if path.name == "__init__.py":

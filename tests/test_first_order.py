@@ -98,7 +98,7 @@ def test_first_order_sees_each_head_alone(name, frozen):
     assert torch.allclose(balance.weights, min(norms) / torch.stack(norms), rtol=1e-3)
 
 
-RULES = ["boosting", "product", "ensemble", "caching", "stacking"]
+RULES = ["boosting", "product", "ensemble", "stacking"]
 
 
 @pytest.mark.parametrize("tasks", [1, 2])

@@ -4,7 +4,9 @@ import torch
 from torch import nn
 
 import anytime
-from anytime.network import select_rows, tensors_of
+from anytime.inference.policy import Policy
+from anytime.network import ReachedExit, tensors_of
+from anytime.rows import select_rows
 
 
 class Pair(nn.Module):
@@ -40,6 +42,60 @@ def test_laws_with_a_state_of_many_tensors(net):
     laws.skipping_law(net, x, [1, -2])
     laws.joining_law(net, x)
     assert anytime.costs(net, x).macs == [5 * (72 * i + 18 * i) for i in range(1, 5)]
+
+
+class Loop(anytime.Network):
+    """A kind of its own: one module that runs again and again, with an exit after every second time."""
+
+    def __init__(self, times):
+        super().__init__()
+        self.times, self.again, self.head = times, nn.Linear(6, 6), nn.Linear(6, 3)
+
+    @property
+    def stage_exits(self):
+        return [stage // 2 if stage % 2 else None for stage in range(self.times)]
+
+    @property
+    def units(self):
+        return [(self.again, self.head if stage % 2 else None) for stage in range(self.times)]
+
+    def run_stage(self, stage, state):  # noqa: ARG002
+        return self.again(state).relu_()
+
+    def exit_after(self, stage, state):
+        return ReachedExit(self.head, state, stage // 2) if stage % 2 else None
+
+
+def test_a_kind_of_network_needs_four_members_and_has_all_the_rest():
+    net, x = Loop(6).eval(), torch.randn(5, 6)
+    laws.narrowing_law(net, x)
+    laws.joining_law(net, x)
+    with torch.no_grad():
+        whole = net(x)
+        assert len(whole) == net.exits == 3
+        assert all(torch.equal(step.logits, whole[step.exit]) for step in net.steps(x, [0, 2]))
+        assert torch.equal(anytime.predict(net, x, exits=2).logits, whole[1])
+        sure = Policy("confidence", [0.0, 0.0], [1.0] * 3, [1.0] * 3, [1.0] * 3, 1.0).predict(net, x)
+        assert torch.equal(sure.logits, whole[0])
+    assert anytime.costs(net, x[:1]).macs == [90, 90 + 90, 90 + 180]
+    with anytime.Engine(net, example=x[:1], processes=0) as engine:
+        torch.testing.assert_close(engine.submit(x[:1]).result().logits, whole[2][:1])
+    with pytest.raises(TypeError, match="abstract"):
+        anytime.Network()
+
+
+def test_what_a_network_takes_is_what_it_was_built_for():
+    """Not what its first convolution takes, which may see patches."""
+    for name in ("resann-1-8-patch2", "denseann-40-4", "msdnet-cifar"):
+        net = anytime.create_model(name, in_channels=1).eval()
+        assert net.input_shape() == (1, 32, 32)
+        assert anytime.EANN([net]).input_shape() == anytime.combine(net).input_shape() == (1, 32, 32)
+        with torch.no_grad():
+            net(torch.zeros(2, *net.input_shape()))
+    larger, smaller = (anytime.create_model(f"resann-{n}-8-patch2", in_channels=1) for n in (2, 1))
+    assert anytime.EANN([larger, smaller]).order == [1, 0]
+    with pytest.raises(anytime.AnytimeError, match="does not say which images it takes"):
+        Loop(2).input_shape()
 
 
 def test_nothing_runs_before_the_first_prediction_is_asked_for(net):

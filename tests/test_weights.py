@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import anytime
-from anytime.weights import FAMO, adaloss, scheme
+from anytime.weights import adaloss, scheme
 
 loss = st.floats(0, 1e6, allow_subnormal=False) | st.just(0.0)
 sequences = st.integers(1, 12).flatmap(
     lambda exits: st.lists(st.lists(loss, min_size=exits, max_size=exits), min_size=1, max_size=8)
 )
-schemes = ["const", "linear", "half-end", "opt-2", "adaloss", "geometric-mean", "log-barrier", "famo"]
+schemes = ["const", "linear", "half-end", "opt-2", "adaloss", "geometric-mean", "log-barrier"]
 
 
 def reference(sequence, momentum, gamma, extra, every):
@@ -304,34 +304,3 @@ def test_every_scheme(name):
 def test_a_wrong_scheme_is_told_what_would_work(name, says):
     with pytest.raises(ValueError, match=says):
         anytime.create_scheme(name, exits=4)
-
-
-few = st.integers(1, 4).flatmap(
-    lambda exits: st.lists(st.lists(loss, min_size=exits, max_size=exits), min_size=1, max_size=3)
-)
-
-
-@settings(max_examples=1000)
-@given(few, st.floats(1e-3, 1e3))
-def test_famo_with_equal_shares_is_adaloss_without_averages(sequence, scale):
-    sequence = torch.tensor(sequence) + 1e-3
-    famo, adaloss = FAMO(sequence.shape[1], lr=0), anytime.AdaLoss(sequence.shape[1], momentum=0, gamma=0)
-    for losses in sequence:
-        famo(scale * losses)
-        adaloss(losses)
-        assert torch.allclose(famo.weights, adaloss.weights, atol=1e-5)
-
-
-@settings(max_examples=1000)
-@given(few, st.floats(1e-3, 1e3), st.floats(0, 1))
-def test_famo_follows_its_definition(sequence, scale, lr):
-    sequence = torch.tensor(sequence, dtype=torch.float64) + 1e-3
-    famo, scores = FAMO(sequence.shape[1], lr, decay=0.1).double(), torch.zeros(sequence.shape[1], dtype=torch.float64)
-    for call, losses in enumerate(sequence):
-        famo(scale * losses)
-        if call:
-            share = scores.softmax(0)
-            fell = (sequence[call - 1] / losses).log()
-            scores = (1 - 0.1 * lr) * scores - lr * (share.diag() - share.outer(share)) @ fell
-        expected = scores.softmax(0) / losses
-        assert torch.allclose(famo.weights.double(), expected / expected.max(), atol=1e-3)

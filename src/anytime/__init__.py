@@ -21,7 +21,7 @@ from anytime.inference.policy import Policy
 from anytime.inference.realtime import realtime
 from anytime.models import create_model, list_models
 from anytime.models.pretrained import load_pretrained
-from anytime.network import AnytimeNetwork, Step
+from anytime.network import AnytimeNetwork, Network, Step
 from anytime.preprocessing import Preprocessing
 from anytime.saving import load, save
 from anytime.serving.engine import Engine
@@ -42,6 +42,7 @@ __all__ = [
     "FitResult",
     "Images",
     "MissingExtraError",
+    "Network",
     "NonFiniteLossError",
     "Policy",
     "Prediction",

@@ -12,7 +12,7 @@ from torch.utils.data import Dataset, IterableDataset
 
 from anytime.errors import AnytimeError
 from anytime.inputs import as_tensor, like_weights
-from anytime.network import AnytimeNetwork, tensors_of, weights_device
+from anytime.network import Network, tensors_of, weights_device
 
 TARGETS = ("labels", "label", "targets", "target")
 """What the targets may be called in a batch that is a dict."""
@@ -60,7 +60,7 @@ def _moved(tree: Any, device: torch.device) -> Any:
     return tree_map(lambda leaf: leaf.to(device, non_blocking=True) if isinstance(leaf, Tensor) else leaf, tree)
 
 
-def batches_of(net: AnytimeNetwork, items: Any) -> Iterator[Batch]:
+def batches_of(net: Network, items: Any) -> Iterator[Batch]:
     """What a loader yields, as batches on the network's device.
 
     Args:
@@ -99,7 +99,7 @@ def runs_out(items: Any) -> bool:
     return isinstance(items, Iterator) and not hasattr(items, "__len__")
 
 
-def as_batch(net: AnytimeNetwork, item: Any) -> Batch:
+def as_batch(net: Network, item: Any) -> Batch:
     """One item of a loader as a batch for this network, its inputs in the precision of the weights."""
     if isinstance(item, Batch):
         return item
@@ -122,7 +122,7 @@ def _plain(part: Any) -> Any:
     return tree_map(lambda leaf: as_tensor(leaf) if isinstance(leaf, np.ndarray) else leaf, part)
 
 
-def _of_columns(net: AnytimeNetwork, columns: dict[str, Any]) -> Batch:
+def _of_columns(net: Network, columns: dict[str, Any]) -> Batch:
     name = next((name for name in TARGETS if name in columns), None)
     if name is None:
         raise AnytimeError(
@@ -131,7 +131,7 @@ def _of_columns(net: AnytimeNetwork, columns: dict[str, Any]) -> Batch:
         )
     targets = _plain(columns.pop(name))
     # A network that was converted with a dict takes one; any other takes the tensor, if there is one column.
-    takes_dict = isinstance(getattr(net, "input_form", None), dict)
+    takes_dict = isinstance(net.input_form, dict)
     inputs = next(iter(columns.values())) if len(columns) == 1 and not takes_dict else columns
     return Batch(like_weights(net, _plain(inputs)), targets)
 
@@ -145,7 +145,7 @@ class Peeked:
         check: is called with these inputs before anything is done with them.
     """
 
-    def __init__(self, net: AnytimeNetwork, items: Any, check: Callable[[Any], object] | None = None) -> None:
+    def __init__(self, net: Network, items: Any, check: Callable[[Any], object] | None = None) -> None:
         self.net, self.items, self.inputs, self.check = net, items, None, check
 
     def __iter__(self) -> Iterator[Batch]:

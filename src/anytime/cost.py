@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 from anytime.errors import AnytimeError, check_number
 from anytime.inputs import as_input
 from anytime.meta import on_meta, shapes
-from anytime.network import AnytimeNetwork, eval_mode, tensors_of, weights_device
+from anytime.network import Network, eval_mode, tensors_of, weights_device
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Costs:
         return within[-1] if within else 0
 
 
-def costs(net: AnytimeNetwork, example: Any) -> Costs:
+def costs(net: Network, example: Any) -> Costs:
     """MACs and parameters up to each exit, counted on the meta device: no memory, no compute.
 
     Args:
@@ -74,14 +74,14 @@ def costs(net: AnytimeNetwork, example: Any) -> Costs:
         >>> f"{anytime.costs(net, torch.zeros(1, 3, 32, 32)).macs[-1] / 1e6:.1f} million"
         '125.6 million'
     """
-    if not hasattr(net, "units"):
+    if not isinstance(net, Network):
         raise AnytimeError(
             f"costs expects an AnytimeNetwork, not a {type(net).__name__}: anytime.convert(model, example) makes one"
         )
     example = as_input(net, example)
-    if hasattr(net, "stated_costs"):  # an exported network's, counted when it was exported
-        return net.stated_costs(example)  # type: ignore[operator]
-    if not getattr(net, "paused_because", None):
+    if (stated := net.stated_costs(example)) is not None:
+        return stated
+    if not net.paused_because:
         try:
             return _counted(on_meta(net), shapes(example), count_params(net.units))
         except RuntimeError:  # a shape that depends on the data, or a tensor that is not on the meta device
@@ -89,13 +89,12 @@ def costs(net: AnytimeNetwork, example: Any) -> Costs:
     return _counted(net, tree_map(lambda leaf: _real(leaf, net), example))
 
 
-def check_known(net: AnytimeNetwork, example: Any) -> None:
+def check_known(net: Network, example: Any) -> None:
     """Raise if ``costs`` will, since an exported network knows them for one size of inputs; takes no time."""
-    if hasattr(net, "stated_costs"):
-        net.stated_costs(example)  # type: ignore[operator]
+    net.stated_costs(example)
 
 
-def known_costs(net: AnytimeNetwork, example: Any) -> Costs:
+def known_costs(net: Network, example: Any) -> Costs:
     """The result of ``costs``, counted once per form of input and kept on the network until ``net.forget()``."""
     known: dict[Form, Costs] = vars(net).setdefault("_costs", {})
     form = form_of(example)
@@ -133,13 +132,13 @@ _ATTENTION = {
 """The kernels of attention that torch does not count by itself."""
 
 
-def _real(leaf: Any, net: AnytimeNetwork) -> Any:
+def _real(leaf: Any, net: Network) -> Any:
     if not isinstance(leaf, Tensor) or leaf.device.type != "meta":
         return leaf
     return torch.zeros(leaf.shape, dtype=leaf.dtype, device=weights_device(net))
 
 
-def _counted(net: AnytimeNetwork, example: Any, params: list[int] | None = None) -> Costs:
+def _counted(net: Network, example: Any, params: list[int] | None = None) -> Costs:
     macs, heads = [], []
     with eval_mode(net), torch.no_grad(), counting() as counter:
         for head in net.walk(example):

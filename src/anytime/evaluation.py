@@ -19,7 +19,7 @@ from anytime.errors import AnytimeError
 from anytime.inputs import explained, like_weights, nan_cause
 from anytime.losses import Function, by_exit, check_function, cross_entropy
 from anytime.metrics import SHARES, error
-from anytime.network import AnytimeNetwork, eval_mode, tensors_of, weights_device
+from anytime.network import Network, eval_mode, tensors_of, weights_device
 
 FRACTIONS = (0.25, 0.5, 0.75, 1.0)
 """The parts of the total cost at which the paper compares (Table a)."""
@@ -103,7 +103,7 @@ class Curve:
 
 
 def evaluate(
-    net: AnytimeNetwork,
+    net: Network,
     data: Any,
     images: Images | Stream | None = None,
     *,
@@ -185,7 +185,7 @@ class Measured(NamedTuple):
 
 @torch.inference_mode()
 def measure(
-    net: AnytimeNetwork,
+    net: Network,
     batches: Iterable[Batch],
     exits: list[int],
     loss: Function | None,
@@ -245,7 +245,7 @@ def sums(metric: Function, outputs: Sequence[Any], targets: Any) -> Tensor:
 
 
 def image_batches(
-    net: AnytimeNetwork, data: Data, images: Images | Stream, batch_size: int = 500, shared: bool = False
+    net: Network, data: Data, images: Images | Stream, batch_size: int = 500, shared: bool = False
 ) -> Iterator[Batch]:
     """Images as the network sees them, on its device, in its precision; ``shared``: this process's part of them."""
     device = weights_device(net)
@@ -256,7 +256,7 @@ def image_batches(
 
 def check_arguments(caller: str, net: Any, data: Any) -> None:
     """Refuse other things than a network with exits and batches or a data set, and say how to make them."""
-    if not isinstance(net, AnytimeNetwork):
+    if not isinstance(net, Network):
         raise AnytimeError(
             f"{caller} expects an AnytimeNetwork, not a {type(net).__name__}: anytime.convert(model, example) makes one"
         )
@@ -300,7 +300,7 @@ class Outputs(NamedTuple):
 
 
 @torch.inference_mode()
-def collect(net: AnytimeNetwork, batches: Iterable[Any]) -> Outputs:
+def collect(net: Network, batches: Iterable[Any]) -> Outputs:
     """Run every exit on batches of inputs and labels.
 
     Args:
@@ -314,7 +314,7 @@ def collect(net: AnytimeNetwork, batches: Iterable[Any]) -> Outputs:
     return Outputs(torch.cat([logits for logits, _ in pairs], 1), torch.cat([labels for _, labels in pairs]))
 
 
-def _outputs(net: AnytimeNetwork, batch: Batch) -> tuple[Tensor, Tensor]:
+def _outputs(net: Network, batch: Batch) -> tuple[Tensor, Tensor]:
     with explained(net, batch.inputs):
         answers, labels = net(batch.inputs), batch.targets
     if not isinstance(labels, Tensor):

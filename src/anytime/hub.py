@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from anytime.errors import AnytimeError, require
 from anytime.evaluation import Curve
-from anytime.network import AnytimeNetwork, name_of
+from anytime.network import Network, name_of
 from anytime.plotting import plot_curves
 
 FILES = ("config.json", "model.safetensors", "policy.json", "profile.json")
@@ -54,7 +54,7 @@ def fetch(where: Address) -> tuple[Path, Address]:
 
 
 @contextmanager
-def prepared(net: AnytimeNetwork, where: Address, curve: Curve | None) -> Iterator[Path]:
+def prepared(net: Network, where: Address, curve: Curve | None) -> Iterator[Path]:
     """A folder for the model's files, with its card and picture in it already."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder)
@@ -82,7 +82,7 @@ def publish(folder: Path, where: Address) -> str:
     return f"hf://{where.repository}@{done.oid}"
 
 
-def card(net: AnytimeNetwork, where: Address, curve: Curve | None) -> str:
+def card(net: Network, where: Address, curve: Curve | None) -> str:
     """The model's card, in Markdown."""
     name = name_of(net.config) or type(net).__name__
     lines = [

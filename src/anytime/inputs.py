@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from anytime.errors import AnytimeError
-from anytime.network import AnytimeNetwork, tensors_of
+from anytime.network import Network, tensors_of
+from anytime.walkable import walkable
 
 COMPLAINTS = (RuntimeError, TypeError, AttributeError)
 """What networks raise about inputs of another type than they take."""
@@ -25,8 +26,7 @@ def as_input(net: Any, x: Any) -> Any:
         >>> as_input(net, np.zeros((1, 3, 32, 32))).dtype
         torch.float32
     """
-    if not hasattr(net, "steps"):
-        raise AnytimeError(f"a {type(net).__name__} has no steps(x): pass an anytime network, see anytime.convert")
+    walkable(net)
     if isinstance(x, Tensor):
         return x
     leaves = tree_leaves(x)
@@ -34,7 +34,7 @@ def as_input(net: Any, x: Any) -> Any:
         weight = _weight(net)
         device = None if weight is None else weight.device
         return tree_map(lambda leaf: _like(weight, leaf).to(device) if isinstance(leaf, np.ndarray) else leaf, x)
-    if isinstance(net, AnytimeNetwork) and not any(isinstance(leaf, Tensor) for leaf in leaves):
+    if isinstance(net, Network) and not any(isinstance(leaf, Tensor) for leaf in leaves):
         raise AnytimeError(
             f"the input is {_described(x)}; expected a tensor or an array, or a dict, tuple or list of them"
         )
@@ -120,7 +120,7 @@ def nan_rows(tensor: Tensor) -> str:
 
 def nan_cause(net: Any, x: Any = None) -> str:
     """Where outputs that are NaN come from: the weights, the input, or numbers that got too large on the way."""
-    state = net.state_dict() if hasattr(net, "state_dict") else {}
+    state = net.state_dict() if isinstance(net, nn.Module) else {}
     for name, tensor in state.items():
         if isinstance(tensor, Tensor) and tensor.isnan().any():
             return f"its weights {name} have NaN values"
@@ -130,7 +130,7 @@ def nan_cause(net: Any, x: Any = None) -> str:
 
 
 def _at(net: Any, exit: int | None) -> str:
-    return "" if exit is None else f" at exit {exit + 1} of {getattr(net, 'exits', '?')} (index {exit})"
+    return "" if exit is None else f" at exit {exit + 1} of {walkable(net).exits or '?'} (index {exit})"
 
 
 def _about_types(error: Exception) -> bool:
@@ -146,7 +146,7 @@ def device_of(x: Any) -> torch.device:
 
 def _weight(net: Any) -> Tensor | None:
     """A parameter whose type and device stand for the network's."""
-    parameters = net.parameters() if hasattr(net, "parameters") else ()
+    parameters = net.parameters() if isinstance(net, nn.Module) else ()
     return next((parameter for parameter in parameters if parameter.is_floating_point()), None)
 
 

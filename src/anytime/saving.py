@@ -39,7 +39,7 @@ from anytime.inference.latency import FILE as PROFILES
 from anytime.inference.latency import read_profiles, remember
 from anytime.inference.policy import FILE as POLICY
 from anytime.models import create_model
-from anytime.network import AnytimeNetwork
+from anytime.network import Network
 from anytime.preprocessing import Preprocessing
 
 TRUST = "ANYTIME_TRUST"
@@ -48,7 +48,7 @@ TRUST = "ANYTIME_TRUST"
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 
 
-def save(net: AnytimeNetwork, folder: str | Path, *, curve: Curve | None = None, **about: Any) -> Path | str:
+def save(net: Network, folder: str | Path, *, curve: Curve | None = None, **about: Any) -> Path | str:
     """Write a network to a folder as ``model.safetensors`` and ``config.json``, its preprocessing included.
 
     Several threads and processes may save to the same folder at the same time: one of them wins, and ``load`` never
@@ -96,7 +96,7 @@ def save(net: AnytimeNetwork, folder: str | Path, *, curve: Curve | None = None,
     return folder
 
 
-def load(folder: str | Path, net: AnytimeNetwork | None = None, *, trust: bool = False) -> AnytimeNetwork:
+def load(folder: str | Path, net: Network | None = None, *, trust: bool = False) -> Network:
     """Read a network that ``save`` or a training run wrote; in eval mode, on the CPU. Nothing is unpickled.
 
     A folder whose files were altered or do not belong together is refused; a network that was given is then left as it
@@ -133,7 +133,7 @@ def load(folder: str | Path, net: AnytimeNetwork | None = None, *, trust: bool =
     if build:  # the weights that were read have the default layout
         net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     for profile in profiles:
-        if len(profile.stages) == len(net.stages):
+        if len(profile.stages) == len(net.stage_exits):
             remember(net, profile)
     return net.eval()
 
@@ -178,7 +178,7 @@ def _read_files(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     return config, {name: copies[id(tensor)] for name, tensor in tensors.items()}
 
 
-def _check_layout(folder: Path, saved: dict[str, Any], net: AnytimeNetwork) -> None:
+def _check_layout(folder: Path, saved: dict[str, Any], net: Network) -> None:
     here = json.loads(json.dumps(net.layout()))
     for key in {**saved, **here}:
         if saved.get(key) != here.get(key):
@@ -188,7 +188,7 @@ def _check_layout(folder: Path, saved: dict[str, Any], net: AnytimeNetwork) -> N
             )
 
 
-def _fill(folder: Path, tensors: dict[str, Tensor], net: AnytimeNetwork, build: bool) -> None:
+def _fill(folder: Path, tensors: dict[str, Tensor], net: Network, build: bool) -> None:
     """Load the weights; a network that they do not belong to is left as it was.
 
     A network built from the folder takes the precision that was saved (``net.half()``); a given one must have it.
@@ -219,7 +219,7 @@ def trusted() -> bool:
     return os.environ.get(TRUST) == "1"
 
 
-def _build(folder: Path, config: dict[str, Any] | None, parameters: int, trust: bool) -> AnytimeNetwork:
+def _build(folder: Path, config: dict[str, Any] | None, parameters: int, trust: bool) -> Network:
     """The network that a configuration describes; it may have at most ``parameters`` parameters.
 
     It is on the meta device, without memory and random numbers for weights that are read anyway, unless a part of it is
@@ -246,7 +246,7 @@ def _is_converted(config: dict[str, Any]) -> bool:
     return is_constructor(config["model"]) or any(map(_is_converted, parts))
 
 
-def _create(config: dict[str, Any], trust: bool) -> AnytimeNetwork:
+def _create(config: dict[str, Any], trust: bool) -> Network:
     if is_constructor(config["model"]):
         shape = tuple(check_integer("shape", size, most=2**14) for size in config["shape"])
         return build_converted(config["model"], shape, config["exits"], config["options"], trust=trust)

@@ -6,7 +6,7 @@ import torch
 import anytime
 
 
-@pytest.mark.parametrize("rule", ["stacking", "ensemble", "product", "caching"])
+@pytest.mark.parametrize("rule", ["stacking", "ensemble", "product"])
 def test_the_new_model_answers_as_in_python(run, trained, rule):
     code, out, err = run(f"combine a --rule {rule}")
     assert code == 0, err
@@ -41,5 +41,5 @@ def test_no_risk_is_promised_with_the_images_of_the_fit(run):
 def test_rules_that_must_be_trained_are_refused(run, trained):
     assert run(f"combine {trained} --rule boosting")[::2] == (
         2,
-        "anytime: --rule boosting must be one of stacking, ensemble, product, caching\n",
+        "anytime: --rule boosting must be one of stacking, ensemble, product\n",
     )

@@ -10,7 +10,7 @@ from test_team import LONG, dies, three
 
 import anytime
 from anytime import Team, cli
-from anytime.ensemble import ray_actors
+from anytime.ensemble import workers
 from anytime.training.jobs import Job, run_jobs
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
@@ -23,7 +23,7 @@ def test_a_team(tmp_path, monkeypatch):
         assert all(run.result(LONG).complete and run.lost == {} for run in runs)
         with warnings.catch_warnings(record=True), pytest.raises(anytime.AnytimeError, match="shapes"):
             team.predict(torch.zeros(2, 99))
-        monkeypatch.setattr(ray_actors, "START_SECONDS", 0.5)
+        monkeypatch.setattr(workers, "START_SECONDS", 0.5)
         with pytest.raises(anytime.AnytimeError, match=r"\d of the cluster's 2 CPUs are free"):
             Team(ensemble(), workers=1, threads=1, cluster=True)  # the first team has them
 

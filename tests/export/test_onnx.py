@@ -303,7 +303,7 @@ def test_what_cannot_be_exported(tmp_path):
 def test_an_exported_network_is_no_part_of_another(tmp_path):
     """What its graphs compute inside another network could not be counted."""
     found = exported(FAMILIES["patches"]().eval(), images(1), tmp_path)
-    for call in (lambda: anytime.combine(found, "caching"), lambda: anytime.EANN([found])):
+    for call in (lambda: anytime.combine(found, "product"), lambda: anytime.EANN([found])):
         with pytest.raises(anytime.AnytimeError, match=r"anytime\.export\.onnx\("):
             call()
     assert distance(copy.deepcopy(found)(images(2))[-1], found(images(2))[-1]) == 0

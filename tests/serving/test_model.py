@@ -39,7 +39,7 @@ def test_times_that_are_no_lines_are_refused(tmp_path, head):
 def test_a_network_of_16_bits_is_served_as_it_is(dtype):
     small = nn.Conv2d(3, 2, 1), nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2, 3))
     net = anytime.AnytimeNetwork(small[:1], small[1:]).eval().to(dtype)
-    net.image_size = 4
+    net.image_size, net.in_channels = 4, 3
     x = torch.randn(1, 3, 4, 4)
     with anytime.Engine(net, processes=0, max_batch=1) as engine:
         answer = engine.submit(x.to(dtype), deadline=60.0).result()

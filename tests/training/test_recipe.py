@@ -40,7 +40,7 @@ def test_impossible_schedules_are_refused(wrong):
     "wrong",
     [{"epochs": 0}, {"epochs": 1.5}, {"epochs": "3"}, {"batch_size": True}, {"pad": -1}, {"lr": -1}, {"lr": "0.1"},
      {"lr": float("nan")}, {"momentum": float("inf")}, {"blur": None}, {"drops": ("half",)},
-     {"equilibrium": "yes"}, {"equilibrium": 2}, {"equilibrium": None}, {"flip": 1}],
+     {"flip": "yes"}, {"flip": 2}, {"flip": None}, {"flip": 1}],
 )  # fmt: skip
 def test_a_recipe_of_wrong_numbers_is_refused(wrong):
     (name,) = wrong

@@ -27,7 +27,7 @@ DEVICES = "cpu, cuda, cuda:1, mps …; auto uses an accelerator if there is one.
 DATA = "digits; cifar10, cifar100, svhn, imagenet or any owner/name on the Hugging Face Hub; or a local folder."
 SCHEMES = (
     "How the exits' losses are weighted: adaloss (the default), annealed (const at first, adaloss at the end), const, "
-    "linear, half-end, opt-I (exit I alone), geometric-mean, log-barrier, first-order, famo; with options as in "
+    "linear, half-end, opt-I (exit I alone), geometric-mean, log-barrier, first-order; with options as in "
     "adaloss:gamma=0.1."
 )
 THREADS = "Number of CPU threads. Default: what torch takes, one for each core."

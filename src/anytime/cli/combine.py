@@ -12,7 +12,7 @@ from anytime.evaluation import collect
 from anytime.network import name_of, weights_device
 from anytime.saving import load, save
 
-RULES = ("stacking", "ensemble", "product", "caching")
+RULES = ("stacking", "ensemble", "product")
 
 
 @app.command("combine")
@@ -29,7 +29,6 @@ def combine_command(
     - stacking: a linear function of their logits, fitted on the training images in a minute; mostly the best
     - ensemble: a weighted mean of their log-probabilities, fitted on the validation images
     - product: classes that an exit finds unlikely stay unlikely; answers rarely get worse
-    - caching: each sample keeps the surest answer so far
 
     The result is a model of its own: evaluate, calibrate, profile, predict, export and serve take its folder.
 

@@ -12,7 +12,7 @@ from anytime.conversion.constructors import LIBRARIES, build_converted, is_const
 from anytime.data.dataset import Data
 from anytime.data.loading import load_data
 from anytime.errors import AnytimeError
-from anytime.network import AnytimeNetwork
+from anytime.network import Network
 from anytime.saving import load, save
 
 EXITS = "Number of exits, or the modules after which to exit: layer1,layer2 (for constructors)."
@@ -62,13 +62,14 @@ def convert(
     about: dict[str, Any] = {"data": data, "model": model} | ({} if size is None else {"size": size})
     save(net, output, **about)
     fractions = anytime.costs(net, torch.empty(1, *images.shape, device="meta")).fractions
-    for exit, (place, share) in enumerate(zip(getattr(net, "places", []), fractions, strict=True)):
+    assert isinstance(net, anytime.ConvertedNetwork)
+    for exit, (place, share) in enumerate(zip(net.places, fractions, strict=True)):
         print(f"exit {exit + 1}  after {place:32} {share:6.1%} of the cost")
     trusted = "" if model.partition(":")[0] in LIBRARIES else " --trust"
     print(f"Wrote {output}; train it with: anytime train --model {output} --data {data}{trusted}")
 
 
-def network(asked: dict[str, Any], images: Data, trust: bool = False) -> AnytimeNetwork:
+def network(asked: dict[str, Any], images: Data, trust: bool = False) -> Network:
     """The network that ``--model`` names: one of ours, a saved one, or one that a constructor builds."""
     name, classes, channels = asked["model"], len(images.classes), images.shape[0]
     if is_constructor(name):
@@ -87,7 +88,7 @@ def network(asked: dict[str, Any], images: Data, trust: bool = False) -> Anytime
     return named(name, num_classes=classes, in_channels=channels)
 
 
-def named(name: str, **options: Any) -> AnytimeNetwork:
+def named(name: str, **options: Any) -> Network:
     """One of our networks; a path is not the name of one, so there is no such folder."""
     if "/" in name:
         raise AnytimeError(f"there is no folder {name}; models by name are listed by: anytime models")

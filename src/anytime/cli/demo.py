@@ -20,7 +20,7 @@ from anytime.inference.calibration import sweep
 from anytime.inference.latency import profile
 from anytime.inference.limits import UnfinishedError, predict
 from anytime.models import create_model
-from anytime.network import AnytimeNetwork
+from anytime.network import Network
 from anytime.plotting import plot_budgets
 from anytime.training.fit import fit
 
@@ -96,14 +96,14 @@ def _demo(output: Path, epochs: int, as_json: bool) -> None:
         print(f"Picture: {plot_budgets(result.curve, {'confidence': points}, picture, title)}")
 
 
-def _deadlines(net: AnytimeNetwork, data: Data) -> list[DeadlineResult]:
+def _deadlines(net: Network, data: Data) -> list[DeadlineResult]:
     """Answer all test images at once before several deadlines, each of them many times."""
     x, labels = next(data.batches(data.test))
     full = profile(net, x).alone[-1]
     return [_kept(net, x, labels, share, full) for share in DEADLINES]
 
 
-def _kept(net: AnytimeNetwork, x: Tensor, labels: Tensor, share: float, full: float) -> DeadlineResult:
+def _kept(net: Network, x: Tensor, labels: Tensor, share: float, full: float) -> DeadlineResult:
     deadline = share * full
     exits, in_time, errors = [], 0, []
     for _ in range(PREDICTIONS):

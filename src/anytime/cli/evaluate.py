@@ -30,7 +30,7 @@ from anytime.evaluation import FRACTIONS, Curve, collect, evaluate
 from anytime.files import read_json, write_json
 from anytime.inference.calibration import Budgeted, sweep
 from anytime.inference.policy import SCORES
-from anytime.network import AnytimeNetwork, name_of, weights_device
+from anytime.network import Network, name_of, weights_device
 from anytime.plotting import plot_budgets
 from anytime.saving import CONFIG, load
 from anytime.training.run_folder import read_run
@@ -114,7 +114,7 @@ def _reached(curve: Curve, fraction: float) -> str:
 _RULE_NAMES = {"common": "one threshold", "geometric": "MSDNet's shares"}
 
 
-def _sweep(net: AnytimeNetwork, images: Data, curve: Curve, score: str) -> dict[str, list[Budgeted]]:
+def _sweep(net: Network, images: Data, curve: Curve, score: str) -> dict[str, list[Budgeted]]:
     if None in curve.errors:
         raise AnytimeError("--budgets needs a network whose exits are all trained, not one of a single exit (opt-I)")
     device = weights_device(net)
@@ -242,7 +242,7 @@ def data_of(run: Path, other: str | None = None, option: str = "--data") -> Data
         raise AnytimeError(f"the data of {run}: {error}; name the images with {option}") from error
 
 
-def prepared(net: AnytimeNetwork, run: Path, images: Data) -> Data:
+def prepared(net: Network, run: Path, images: Data) -> Data:
     """The images normalized as those that the network was trained on."""
     if net.preprocessing is None:
         raise AnytimeError(f"{run}: config.json has no preprocessing, so images cannot be normalized as in training")

@@ -64,7 +64,7 @@ def export_command(
 
 
 def _quantize(
-    run: Path, net: anytime.AnytimeNetwork, data: str | None, tolerate: float, target: Path, options: dict[str, Any]
+    run: Path, net: anytime.Network, data: str | None, tolerate: float, target: Path, options: dict[str, Any]
 ) -> None:
     """Export in floats, then in integers: calibrated with training images, errors from test images."""
     images = prepared(net, run, data_of(run, data, "--calibrate"))

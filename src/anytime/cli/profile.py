@@ -97,7 +97,7 @@ def _chosen(backends: str, device: str) -> list[str]:
 
 
 def _on_others(
-    net: anytime.AnytimeNetwork, x: torch.Tensor, repeats: int, backends: list[str]
+    net: anytime.Network, x: torch.Tensor, repeats: int, backends: list[str]
 ) -> dict[str, anytime.Profile]:  # fmt: skip
     """The network exported for each backend and measured there."""
     measured = {}

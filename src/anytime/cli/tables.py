@@ -13,7 +13,7 @@ from anytime.inference.calibration import Budgeted
 from anytime.inference.latency import Profile
 from anytime.inference.limits import Prediction
 from anytime.models import create_model
-from anytime.network import AnytimeNetwork, eval_mode
+from anytime.network import Network, eval_mode
 
 
 def show(table: Any) -> None:
@@ -109,7 +109,7 @@ def models_table(models: dict[str, str]) -> Any:
     return table
 
 
-def total_macs(net: AnytimeNetwork, size: int) -> int:
+def total_macs(net: Network, size: int) -> int:
     """The last of ``costs(net, …).macs``, sooner; the network is on the meta device and is changed."""
     for module in list(net.modules()):
         for name, child in module.named_children():

@@ -8,30 +8,28 @@ from typing import Any
 from torch import Tensor, nn
 
 from anytime.combination.boosting import Boosting
-from anytime.combination.caching import Caching
 from anytime.combination.ensemble import Ensemble
 from anytime.combination.product import Product
 from anytime.combination.rule import Memory, Rule
 from anytime.combination.stacking import Stacking
 from anytime.errors import AnytimeError, options_of, shown
 from anytime.evaluation import collect
-from anytime.network import AnytimeNetwork, ReachedExit, Step, weights_device
+from anytime.network import Network, ReachedExit, Step, weights_device
 from anytime.preprocessing import Preprocessing
 
-RULES: dict[str, type[Rule]] = {rule.name: rule for rule in (Ensemble, Stacking, Product, Caching, Boosting)}
+RULES: dict[str, type[Rule]] = {rule.name: rule for rule in (Ensemble, Stacking, Product, Boosting)}
 NAME = "combined"
 """The name of such a network in ``config.json``."""
 
 
 def combine(
-    net: AnytimeNetwork, rule: str = "ensemble", batches: Iterable[tuple[Any, Tensor]] | None = None, **options: Any
+    net: Network, rule: str = "ensemble", batches: Iterable[tuple[Any, Tensor]] | None = None, **options: Any
 ) -> "CombinedNetwork":
     """A network whose exits answer with what all exits so far say together.
 
     - ``ensemble``: a weighted mean of their log-probabilities, usually a little better than the exit's own answer.
     - ``stacking``: a linear function of their logits, fitted on the training images.
     - ``product``: what no exit has ruled out; the probability of the truth rarely falls from exit to exit.
-    - ``caching``: for each sample the surest answer so far.
     - ``boosting``: each exit corrects those before it; combine before training.
 
     It is an anytime network as any other: ``predict``, ``start``, ``calibrate``, ``evaluate``, ``save`` and ``load``
@@ -52,9 +50,9 @@ def combine(
         >>> anytime.predict(together, data.normalize(data.test.pixels[:2]), exits=2).logits.shape
         torch.Size([2, 10])
     """
-    if not isinstance(net, AnytimeNetwork):
+    if not isinstance(net, Network):
         raise AnytimeError(f"combine expects an AnytimeNetwork, not a {type(net).__name__}: see anytime.convert")
-    if hasattr(net, "stated_costs"):
+    if net.exported:
         raise AnytimeError(
             "this network is exported: combine the network itself and export that, "
             "anytime.export.onnx(anytime.combine(net), x, folder)"
@@ -74,7 +72,7 @@ def combine(
     return CombinedNetwork(net, made)
 
 
-class CombinedNetwork(AnytimeNetwork):
+class CombinedNetwork(Network):
     """A network whose exits answer together; ``combine`` makes it.
 
     A stage of it is a stage of the network with its head and the rule. The state between stages is what the network's
@@ -85,8 +83,8 @@ class CombinedNetwork(AnytimeNetwork):
         rule: how.
     """
 
-    def __init__(self, net: AnytimeNetwork, rule: Rule) -> None:
-        nn.Module.__init__(self)
+    def __init__(self, net: Network, rule: Rule) -> None:
+        super().__init__()
         units = net.units
         if not net.chained:
             raise AnytimeError(
@@ -94,7 +92,8 @@ class CombinedNetwork(AnytimeNetwork):
                 "ensemble, anytime.EANN([anytime.combine(net) for net in eann.members])"
             )
         self.net, self.rule = net, rule.to(weights_device(net))
-        self.image_size = net.image_size
+        self.image_size, self.in_channels = net.image_size, net.in_channels
+        self.input_form, self.paused_because = net.input_form, net.paused_because
         if net.config and net.config.get("model"):
             inner = {key: value for key, value in net.config.items() if key != "about"}
             self.config = {"model": NAME, "rule": rule.name, "options": rule.options(), "network": inner}
@@ -102,9 +101,17 @@ class CombinedNetwork(AnytimeNetwork):
         self._units = tuple((CombinedStage(i, *unit, rule), _Answer()) for i, unit in enumerate(units))  # type: ignore[arg-type]
 
     @property
-    def exits(self) -> int:
-        """Number of exits."""
-        return len(self._units)
+    def stage_exits(self) -> list[int | None]:
+        """Every stage has an exit."""
+        return list(range(len(self._units)))
+
+    def run_stage(self, stage: int, state: Any) -> Any:
+        """Run one stage of the network, its head and the rule; see ``Network``."""
+        return self._units[stage][0](state)
+
+    def exit_after(self, stage: int, state: Any) -> ReachedExit:
+        """The exit after a stage; see ``Network``."""
+        return ReachedExit(self._units[stage][1], state, stage)
 
     @property
     def units(self) -> list[tuple[nn.Module, nn.Module | None]]:
@@ -117,12 +124,12 @@ class CombinedNetwork(AnytimeNetwork):
         return self.net.trained_units
 
     @property
-    def stages(self) -> list[nn.Module]:  # type: ignore[override]
+    def stages(self) -> list[nn.Module]:
         """The stages of the network, with their heads and the rule."""
         return [stage for stage, _ in self._units]
 
     @property
-    def heads(self) -> list[nn.Module]:  # type: ignore[override]
+    def heads(self) -> list[nn.Module]:
         """What takes the answer from the state."""
         return [answer for _, answer in self._units]
 
@@ -134,16 +141,6 @@ class CombinedNetwork(AnytimeNetwork):
     @preprocessing.setter
     def preprocessing(self, preprocessing: Preprocessing | None) -> None:  # type: ignore[override]
         self.net.preprocessing = preprocessing
-
-    @property
-    def input_form(self) -> Any:
-        """That of the network; see ``ConvertedNetwork``."""
-        return getattr(self.net, "input_form", None)
-
-    @property
-    def paused_because(self) -> str | None:
-        """Why the network cannot drop samples from its batch, if it cannot; see ``ConvertedNetwork``."""
-        return getattr(self.net, "paused_because", None)
 
     def layout(self) -> dict[str, Any]:
         """That of the network, and the rule, with its options where they are not the usual ones."""
@@ -171,7 +168,7 @@ class CombinedStage(nn.Module):
         """The network's own state, and what the rule remembers: the answer of this exit first."""
         inner, memory = state if self.exit else (state, ())
         inner = self.stage(inner)
-        return inner, self.rule(self.exit, ReachedExit(self.head, inner)(), memory)
+        return inner, self.rule(self.exit, ReachedExit(self.head, inner, self.exit)(), memory)
 
     def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
         """Those of the stage and of the head; stages of converted networks have theirs elsewhere."""

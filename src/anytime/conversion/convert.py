@@ -18,12 +18,12 @@ from anytime.conversion.heads import HeadFactory, HeadMaker
 from anytime.conversion.network import ConvertedNetwork, Exit
 from anytime.conversion.outputs import find_logits
 from anytime.conversion.pausing import Pause
-from anytime.conversion.sizes import Sizes
-from anytime.conversion.stages import Stage, Trunk, image_size
+from anytime.conversion.sizes import Graphs
+from anytime.conversion.stages import Trunk, image_size
 from anytime.conversion.survey import Found, Survey, choose
-from anytime.conversion.verification import observe, two_samples, verify
+from anytime.conversion.verification import observe, two_samples
 from anytime.errors import AnytimeError
-from anytime.network import AnytimeNetwork, eval_mode
+from anytime.network import Network, eval_mode
 
 
 def convert(
@@ -84,12 +84,11 @@ def convert(
                 stacklevel=2,
             )
         net.train(was_training)  # the new heads; the modules of the model then get their own modes back
-    net.input_form = tree_map(_form, example)
     return net
 
 
 def _check_model(model: Any) -> None:
-    if isinstance(model, AnytimeNetwork):
+    if isinstance(model, Network):
         raise AnytimeError(f"this {type(model).__name__} is an anytime network already; convert takes a plain model")
     if isinstance(model, nn.Module):
         return
@@ -125,7 +124,7 @@ def _by_graph(trunk: Trunk, example: Any, survey: Survey, exits: Any, heads: Hea
     for found in survey.found:
         node = captured.result(*found.place, found.shape) if found.shape else None
         rows = captured.rows(node) if node is not None else None
-        if node is not None and rows is not None and rows.one_each and node is not captured.output:
+        if node is not None and rows is not None and rows.each == 1 and node is not captured.output:
             end = captured.end(node)
             usable.append(replace(found, order=end, live=captured.live(end), node=node, batch_dim=rows.dim))
     chosen = _choose(trunk, survey, usable, exits, heads)
@@ -142,11 +141,10 @@ def _by_graph(trunk: Trunk, example: Any, survey: Survey, exits: Any, heads: Hea
         value = value.movedim(found.batch_dim, 0)
         head, masked = heads.make(value, found.place[0], token, example[mask] if mask else None)
         made.append(Exit(head, index, found.batch_dim, (mask, masks[0]) if mask and masked else None, changed_later))
-    stages = [Stage(trunk, part) for part, _, _ in cut]
-    net = ConvertedNetwork(trunk, stages, [*made, Exit(nn.Identity(), cut[-1][1])], places, survey, None)
-    verify(net, example, survey.logits, features)
-    stages[0].form = Sizes(net, extra)
-    return net
+    exits = [*made, Exit(nn.Identity(), cut[-1][1])]
+    graphs = Graphs(trunk, exits, places, survey.names(places), extra)
+    graphs.add([part for part, _, _ in cut], example, survey.logits, features)
+    return ConvertedNetwork(trunk, graphs.stages, exits, places, survey, tree_map(_form, example))
 
 
 def _by_pausing(
@@ -175,7 +173,8 @@ def _by_pausing(
             names = [name for name, _ in trunk.named_parameters()]
         stages.append(Pause(trunk, places, [name for name in names if name not in seen], first=i == 0))
         seen |= set(names)
-    return ConvertedNetwork(trunk, stages, [*made, Exit(nn.Identity(), 0)], places, survey, reason)
+    heads_made = [*made, Exit(nn.Identity(), 0)]
+    return ConvertedNetwork(trunk, stages, heads_made, places, survey, tree_map(_form, example), reason)
 
 
 def _choose(trunk: Trunk, survey: Survey, usable: list[Found], exits: Any, heads: HeadFactory) -> list[Found]:

@@ -16,7 +16,8 @@ from torch.export.graph_signature import InputKind
 from torch.fx import Graph, Node
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 
-from anytime.conversion.stages import Inputs, Part, Rows, StageFunction, Trunk, describe_size
+from anytime.conversion.stages import Inputs, Part, StageFunction, Trunk, describe_size
+from anytime.rows import Rows
 
 CLASS_TOKENS = {"cls_token", "class_token", "class_embedding"}
 """What public libraries call the parameter of the class token."""
@@ -151,7 +152,7 @@ class Captured:
         value = node.meta.get("val")
         for dim, size in enumerate(value.shape if isinstance(value, Tensor) else ()):
             if self._depends(size):
-                return Rows(dim, self._is_batch(size))
+                return Rows(dim, 1 if self._is_batch(size) else None)
         return None
 
     def _depends(self, size: Any) -> bool:
@@ -246,7 +247,7 @@ class Captured:
         """The current number of samples, from an incoming tensor: some samples may have left at earlier exits."""
         for node in coming:
             rows = self.rows(node)
-            if rows is not None and rows.one_each:
+            if rows is not None and rows.each == 1:
                 return graph.call_function(torch.ops.aten.sym_size.int, (made[node], rows.dim))
         raise NotCaptured("no value that crosses a cut has one row for each sample")
 

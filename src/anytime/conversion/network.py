@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from anytime.conversion.outputs import first_tensor, own_loss
 from anytime.conversion.pausing import Place, Watch
-from anytime.conversion.stages import Trunk, image_size
+from anytime.conversion.stages import Carried, Trunk, image_size
 from anytime.conversion.survey import Survey
 from anytime.errors import AnytimeError
 from anytime.meta import changes_input
@@ -33,13 +33,12 @@ class ConvertedNetwork(AnytimeNetwork):
         heads: Sequence["Exit"],
         places: Sequence[Place],
         survey: "Survey",
-        paused_because: str | None,
+        input_form: Any,
+        paused_because: str | None = None,
     ) -> None:
         super().__init__(stages, heads)
-        self.trunk, self._places, self.paused_because = trunk, list(places), paused_because
-        once = [survey.times_called(name) == 1 for name, _ in places]
-        named = [n if one else f"{n}, call {call + 1}" for (n, call), one in zip(places, once, strict=True)]
-        self.places = [*named, "the model's own"]
+        self.trunk, self._places, self.places = trunk, list(places), survey.names(places)
+        self.input_form, self.paused_because = input_form, paused_because
         self._form = survey.form
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -53,17 +52,8 @@ class ConvertedNetwork(AnytimeNetwork):
         """A copy, which would otherwise be made by way of pickling."""
         copied = type(self).__new__(type(self))
         memo[id(self)] = copied
-        copied.__dict__ = copy.deepcopy(self.__dict__, memo)
+        vars(copied).update(copy.deepcopy(vars(self), memo))
         return copied
-
-    def with_stages(self, stages: Iterable[nn.Module]) -> "ConvertedNetwork":
-        """A network with these stages that shares all else with this one."""
-        other = type(self).__new__(type(self))
-        other.__dict__ = {**self.__dict__, "_modules": {**self._modules, "stages": nn.ModuleList(stages)}}
-        return other
-
-    input_form: Any = None
-    """Type and number of dimensions of each tensor of the input, by name where the input is a dict."""
 
     def layout(self) -> dict[str, Any]:
         """Where the exits are, and the form of the input."""
@@ -175,7 +165,7 @@ class Exit(nn.Module):
 
     def forward(self, state: Any) -> Tensor:
         """Logits."""
-        if hasattr(state, "values"):
+        if isinstance(state, Carried):
             mask = state.values[self.mask[1]] if self.mask else None
             return self._apply_head(state.values[self.index], mask, state.size)
         features = first_tensor(state.value)

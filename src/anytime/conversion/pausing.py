@@ -2,16 +2,16 @@
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack, _pop_mode, _push_mode
 from torch.utils._pytree import register_pytree_node
 
 from anytime.conversion.stages import Trunk
 from anytime.errors import AnytimeError
-from anytime.network import OwnRows
+from anytime.rows import OwnRows
 
 Place = tuple[str, int]
 """A module's name and which of its calls in a forward pass."""
@@ -76,19 +76,16 @@ class Paused(OwnRows):
     def __init__(self, going: "_Going", value: Any) -> None:
         self.going, self.value = going, value
 
-    def take(self, rows: Tensor) -> "Paused":
+    def entries(self) -> NoReturn:
         """Not possible: the samples are in the local variables of the model's own code."""
         raise AnytimeError(
             "this network was converted without a graph and is paused inside its own code, so samples cannot be taken "
-            f"out of its batch ({len(rows)} should remain); use predict, start or steps instead"
+            "out of its batch, nor batches of it joined: use predict, start or steps, and join the inputs instead"
         )
 
-    def join(self, others: Sequence[Any]) -> "Paused":
+    def with_values(self, values: list[Any]) -> NoReturn:  # noqa: ARG002
         """Not possible, for the same reason."""
-        raise AnytimeError(
-            "this network was converted without a graph and is paused inside its own code, so batches of it cannot be "
-            f"joined ({1 + len(others)} were given); join the inputs instead"
-        )
+        self.entries()
 
 
 register_pytree_node(Paused, lambda p: ([p.value], p.going), lambda values, going: Paused(going, *values))

@@ -5,12 +5,11 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor, nn
 from torch.utils._pytree import register_pytree_node, tree_flatten, tree_leaves, tree_map
 
 from anytime.errors import AnytimeError
-from anytime.network import OwnRows, join_values, select_rows
+from anytime.rows import OwnRows, Rows
 
 StageFunction = Callable[..., tuple[Any, ...]]
 """The code of a stage: from the trunk and the incoming values to the outgoing values."""
@@ -44,15 +43,6 @@ class Trunk(nn.Module):
 
 
 @dataclass(frozen=True)
-class Rows:
-    """The dimension of a value that holds the samples."""
-
-    dim: int
-    one_each: bool
-    """Each sample has one row; otherwise several consecutive ones."""
-
-
-@dataclass(frozen=True)
 class Carried(OwnRows):
     """The state between two stages: the values that cross the cut."""
 
@@ -63,17 +53,13 @@ class Carried(OwnRows):
     size: tuple[int, ...] = ()
     """Height and width of the image that went in, which heads with an output per pixel follow."""
 
-    def take(self, rows: Tensor) -> "Carried":
-        """The state of some samples."""
-        pairs = list(zip(self.values, self.layout, strict=True))
-        batch = next(value.shape[layout.dim] for value, layout in pairs if layout and layout.one_each)
-        return replace(self, values=tuple(_take(value, layout, rows, batch) for value, layout in pairs))
+    def entries(self) -> list[tuple[Any, Rows | None]]:
+        """Each value with its rows."""
+        return list(zip(self.values, self.layout, strict=True))
 
-    def join(self, others: Sequence[Any]) -> "Carried":
-        """The state of these samples and those of the others."""
-        columns = zip(self.layout, self.values, *(other.values for other in others), strict=True)
-        joined = (join_values(first, rest, layout and layout.dim) for layout, first, *rest in columns)
-        return replace(self, values=tuple(joined))
+    def with_values(self, values: list[Any]) -> "Carried":
+        """The same with other values."""
+        return replace(self, values=tuple(values))
 
 
 register_pytree_node(
@@ -81,15 +67,6 @@ register_pytree_node(
     lambda carried: (list(carried.values), (carried.layout, carried.form, carried.size)),
     lambda values, about: Carried((*values,), *about),
 )
-
-
-def _take(value: Any, layout: Rows | None, rows: Tensor, batch: int) -> Any:
-    if layout is None:
-        return value
-    if not layout.one_each:
-        each = value.shape[layout.dim] // batch
-        rows = (rows[:, None] * each + torch.arange(each, device=rows.device)).flatten()
-    return select_rows(value, rows, layout.dim)
 
 
 class Part(NamedTuple):
@@ -106,16 +83,16 @@ class Part(NamedTuple):
 class Stage(nn.Module):
     """A part of the captured graph. It has no parameters of its own: it uses those of the trunk.
 
-    Attributes:
-        parts: for each captured graph, what it does there.
+    Args:
+        trunk: the model.
+        parts: for each captured graph, what it does there; there may come more.
         form: of the first stage: which graph an input is for.
     """
 
-    def __init__(self, trunk: Trunk, part: Part) -> None:
+    def __init__(self, trunk: Trunk, parts: list[Part], form: Callable[[Any], int] | None = None) -> None:
         super().__init__()
         self._trunk = (trunk,)  # in a tuple, so that it is not a submodule a second time
-        self.parts = [part]
-        self.form: Callable[[Any], int] | None = None
+        self.parts, self.form = parts, form
 
     def forward(self, state: Any) -> Carried:
         """The state after this stage."""

@@ -1,6 +1,7 @@
 """Where a model can exit: its module calls, their outputs and costs, and the choice of the places for the exits."""
 
 import difflib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 from typing import Any
@@ -89,6 +90,12 @@ class Survey:
     def times_called(self, name: str) -> int:
         """How many times a module was called."""
         return sum(found.place[0] == name for found in self.found)
+
+    def names(self, places: Sequence[Place]) -> list[str]:
+        """What the exits at these places are called, and the last one, which is the model's own."""
+        once = [self.times_called(name) == 1 for name, _ in places]
+        named = [n if one else f"{n}, call {call + 1}" for (n, call), one in zip(places, once, strict=True)]
+        return [*named, "the model's own"]
 
     def called(self, after: int, until: int) -> list[str]:
         """The modules whose calls ended between two calls."""

@@ -1,6 +1,6 @@
 """Checks that the stages of a captured model compute what the model computes."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -8,11 +8,10 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from anytime.conversion.graph import NotCaptured
-from anytime.conversion.network import ConvertedNetwork
 from anytime.conversion.outputs import first_tensor
 from anytime.conversion.pausing import Place, Watch
 from anytime.conversion.stages import Trunk
-from anytime.network import tensors_of
+from anytime.network import AnytimeNetwork, tensors_of
 
 
 class Features(NamedTuple):
@@ -41,11 +40,20 @@ def observe(trunk: Trunk, places: list[Place], example: Any) -> dict[Place, Feat
     }
 
 
-def verify(net: ConvertedNetwork, example: Any, logits: Tensor, features: Mapping[Place, Features]) -> None:
+def verify(
+    net: AnytimeNetwork,
+    trunk: Trunk,
+    places: Sequence[str],
+    example: Any,
+    logits: Tensor,
+    features: Mapping[Place, Features],
+) -> None:
     """Compare the stages with the model: at each exit, at the end, and for another number of samples.
 
     Args:
-        net: the network.
+        net: the stages and heads.
+        trunk: the model.
+        places: what the exits are called.
         example: an input.
         logits: the model's own for it.
         features: the model's own at the exits.
@@ -53,27 +61,25 @@ def verify(net: ConvertedNetwork, example: Any, logits: Tensor, features: Mappin
     Raises:
         NotCaptured: if they differ.
     """
-    net.eval()  # in training mode the model's own code would run, not the stages
     try:
         state = example
-        for i, stage in enumerate(net.stages):
-            state = stage(state)
-            value = state.values[net.heads[i].index]  # type: ignore[union-attr]
-            own = features[net._places[i]].value if i < len(net._places) else logits
-            if not torch.equal(value, own):
-                raise NotCaptured(f"its captured graph computes other values than the model (at {net.places[i]})")
+        own = [*(found.value for found in features.values()), logits]
+        for i, (head, value) in enumerate(zip(net.heads, own, strict=True)):
+            state = net.run_stage(i, state)
+            if not torch.equal(state.values[head.index], value):
+                raise NotCaptured(f"its captured graph computes other values than the model (at {places[i]})")
         more = tree_map(lambda leaf: torch.cat([leaf, leaf[:1]]) if is_batch(leaf, len(logits)) else leaf, example)
-        if not torch.allclose(net(more, [-1])[0], net.trunk(more), rtol=1e-3, atol=1e-4):
+        if not torch.allclose(net(more, [-1])[0], trunk(more), rtol=1e-3, atol=1e-4):
             raise NotCaptured("its captured graph computes other values than the model for other batch sizes")
-        _verify_rows(net, more)
+        _verify_rows(net, places, more)
     except (RuntimeError, TypeError, ValueError, IndexError) as error:
         raise NotCaptured(f"its captured graph does not run ({str(error).splitlines()[0]})") from error
 
 
-def _verify_rows(net: ConvertedNetwork, x: Any) -> None:
+def _verify_rows(net: AnytimeNetwork, places: Sequence[str], x: Any) -> None:
     """Taking samples out of the batch at any cut must not change the outputs for the others."""
     whole = net(x)
-    for place, logits in zip(net.places, whole, strict=True):
+    for place, logits in zip(places, whole, strict=True):
         if logits.shape != whole[-1].shape:
             shapes = f"{tuple(logits.shape)} where the model returns {tuple(whole[-1].shape)}"
             raise NotCaptured(f"the head after {place} returns {shapes}")
@@ -81,8 +87,8 @@ def _verify_rows(net: ConvertedNetwork, x: Any) -> None:
     rows = torch.cat([rows[:1], rows[2:]])
     for cut in range(net.exits - 1):
         state = x
-        for i, stage in enumerate(net.stages):
-            state = stage(state)
+        for i in range(net.exits):
+            state = net.run_stage(i, state)
             state = net.take(state, rows) if i == cut else state
         if not torch.allclose(net.heads[-1](state), whole[-1][rows], rtol=1e-3, atol=1e-4):
             raise NotCaptured("a value that crosses a cut mixes the samples of a batch")

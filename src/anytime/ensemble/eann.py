@@ -1,7 +1,7 @@
 """EANN: anytime networks of exponentially growing cost, one after another (Sec. 4 of the paper)."""
 
 from bisect import bisect_left
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import cache
 from itertools import chain
 from math import inf
@@ -15,7 +15,7 @@ from anytime.cost import costs
 from anytime.errors import AnytimeError
 from anytime.evaluation import collect
 from anytime.models import create_model, resann
-from anytime.network import AnytimeNetwork, ReachedExit, clone_tensors
+from anytime.network import Network, ReachedExit, clone_tensors
 from anytime.preprocessing import Preprocessing
 
 
@@ -28,7 +28,7 @@ class EnsembleState(NamedTuple):
     """The state of the network that runs."""
 
 
-class EANN(AnytimeNetwork):
+class EANN(Network):
     """Networks that run in the order of their cost, as one anytime network.
 
     A prediction is offered only if its exit was better on validation images than every exit before it (``fit_order``).
@@ -56,9 +56,9 @@ class EANN(AnytimeNetwork):
 
     chained = False
 
-    def __init__(self, members: Iterable[AnytimeNetwork], example: Any = None) -> None:
-        nn.Module.__init__(self)
-        given = [members] if isinstance(members, nn.Module) else list(members or ())
+    def __init__(self, members: Iterable[Network], example: Any = None) -> None:
+        super().__init__()
+        given: list[Any] = [members] if isinstance(members, nn.Module) else list(members or ())
         if not given:
             raise AnytimeError("an ensemble needs at least one network: anytime.EANN([net1, net2])")
         for member in given:
@@ -66,26 +66,33 @@ class EANN(AnytimeNetwork):
                 raise AnytimeError(
                     "a member is itself an ensemble: give the networks themselves, anytime.EANN([*eann.members])"
                 )
-            if not isinstance(member, AnytimeNetwork):
+            if not isinstance(member, Network):
                 raise AnytimeError(
                     f"a {type(member).__name__} is not an anytime network: anytime.create_model builds one, "
                     "anytime.convert makes one from a model"
                 )
-            if hasattr(member, "stated_costs"):
+            if member.exported:
                 raise AnytimeError("a member is exported: export their ensemble, anytime.export.onnx(eann, x, folder)")
         if len({id(member) for member in given}) < len(given):
             raise AnytimeError("members has the same network twice: each must be another one")
         self.members = nn.ModuleList(given)
+        self.image_size = max(member.image_size or 0 for member in given) or None
+        self.in_channels = given[0].in_channels
+        self.input_form = next((member.input_form for member in given if member.input_form), None)
+        self.paused_because = next((member.paused_because for member in given if member.paused_because), None)
         self._set_offered(self._all_exits(example))
-        configs = [member.config for member in self._networks]
-        self.image_size = max((member.image_size or 0 for member in self._networks), default=0) or None
+        configs = [member.config for member in given]
         if all(config and config.get("model") for config in configs):
             bare = [{key: value for key, value in config.items() if key != "about"} for config in configs if config]
             self.config = {"model": NAME, "members": bare}
 
     @property
-    def _networks(self) -> list[AnytimeNetwork]:
+    def _networks(self) -> list[Network]:
         return list(self.members)  # type: ignore[arg-type]
+
+    def network(self, member: int) -> Network:
+        """One of the members."""
+        return self.members[member]  # type: ignore[return-value]
 
     @property
     def offered(self) -> list[tuple[int, int]]:
@@ -113,6 +120,8 @@ class EANN(AnytimeNetwork):
             )
         self._offered, self._by_member = pairs, by_member
         self._places = [(member, i) for member, exits in by_member.items() for i in range(exits[-1] + 1)]
+        index = {pair: i for i, pair in enumerate(pairs)}
+        self._stage_exits = [index.get(place) for place in self._places]
 
     @property
     def exits(self) -> int:
@@ -159,46 +168,19 @@ class EANN(AnytimeNetwork):
         ]
 
     @property
-    def stages(self) -> list[nn.Module]:  # type: ignore[override]
+    def stages(self) -> list[nn.Module]:
         """The stages that run."""
         return [stage for stage, _ in self.units]
 
     @property
-    def heads(self) -> list[nn.Module]:  # type: ignore[override]
+    def heads(self) -> list[nn.Module]:
         """The heads of the offered exits."""
         return [head for _, head in self.units if head is not None]
 
     @property
-    def input_form(self) -> Any:
-        """That of the members; see ``ConvertedNetwork``."""
-        return next((form for member in self.members if (form := getattr(member, "input_form", None))), None)
-
-    @property
-    def paused_because(self) -> str | None:
-        """Why a member cannot drop samples from its batch, if one cannot; see ``ConvertedNetwork``."""
-        return next((why for member in self.members if (why := getattr(member, "paused_because", None))), None)
-
-    def walk(self, x: Any) -> Generator[ReachedExit | None, Tensor | None, None]:
-        """Run one stage after another, network by network; yields the offered exits, and None after other stages."""
-        members = list(self._by_member.items())
-        for i, (member, exits) in enumerate(members):
-            # A network may change its input in place; those after it need it as it was.
-            walk = self.walk_member(member, clone_tensors(x) if i + 1 < len(members) else x, exits)
-            rows = None
-            while True:
-                try:
-                    head = walk.send(rows)
-                except StopIteration:
-                    break
-                rows = yield head
-                if rows is not None:
-                    x = self.take(x, rows)
-
-    @property
     def stage_exits(self) -> list[int | None]:
         """For each stage that runs, the offered exit after it; None where it has none."""
-        index = {pair: i for i, pair in enumerate(self._offered)}
-        return [index.get(place) for place in self._places]
+        return self._stage_exits
 
     def run_stage(self, stage: int, state: Any) -> EnsembleState:
         """Run one stage; the state after it holds the input too, as long as a network follows."""
@@ -208,30 +190,17 @@ class EANN(AnytimeNetwork):
             last = member == self._places[-1][0]
             # A network may change its input in place; those after it need it as it was.
             inputs, state = (None, inputs) if last else (inputs, clone_tensors(inputs))
-        return EnsembleState(inputs, self._networks[member].run_stage(inner, state))
+        return EnsembleState(inputs, self.network(member).run_stage(inner, state))
 
     def exit_after(self, stage: int, state: EnsembleState) -> ReachedExit | None:
         """The offered exit after a stage, if there is one. The next stage may change its state, exit or not."""
-        member, inner = self._places[stage]
-        return self._networks[member].exit_after(inner, state.state) if inner in self._by_member[member] else None
-
-    def walk_member(
-        self, member: int, x: Any, exits: Sequence[int]
-    ) -> Generator[ReachedExit | None, Tensor | None, None]:
-        """Run one network up to the last of the given exits, its part of ``walk``."""
-        network, wanted = self.members[member], set(exits)
-        walk = network.walk(x)  # type: ignore[operator]
-        reached = next(walk)
-        for exit in range(exits[-1] + 1):
-            offered = reached if exit in wanted else None
-            if offered is not None and exit < exits[-1] and exit + 1 not in wanted:
-                # It stays the latest exit while stages without one run, and these may change its state in place.
-                offered = offered.copy()
-            rows = yield offered
-            if exit == exits[-1]:
-                walk.close()
-                return
-            reached = walk.send(rows)
+        offered, (member, inner) = self._stage_exits[stage], self._places[stage]
+        if offered is None:
+            return None
+        reached = self.network(member).exit_after(inner, state.state)
+        assert reached is not None
+        reached.exit = offered
+        return reached
 
     def offered_by(self, member: int) -> list[int]:
         """The exits of one network that are offered."""
@@ -283,8 +252,8 @@ class EANN(AnytimeNetwork):
         """All exits of all networks, the cheapest network first."""
         networks = self._networks
         members = list(range(len(networks)))
-        if example is None:
-            example = _image_for(networks)
+        if example is None and self.image_size and self.in_channels:
+            example = torch.empty(1, self.in_channels, self.image_size, self.image_size, device="meta")
         if example is not None and len(members) > 1:
             spent = [costs(network, example).macs[-1] for network in networks]
             members.sort(key=spent.__getitem__)
@@ -332,18 +301,7 @@ NAME = "eann"
 """The name of an ensemble in ``config.json``."""
 
 
-def _image_for(members: list[AnytimeNetwork]) -> Tensor | None:
-    """An image on the meta device that these networks take; None if they do not take images."""
-    size = max((member.image_size or 0 for member in members), default=0)
-    first = next((module for module in members[0].modules() if isinstance(module, nn.Conv2d)), None)
-    if not size or first is None:
-        return None
-    return torch.empty(1, first.in_channels, size, size, device="meta")
-
-
 def _cost_of(name: str) -> int:
     with torch.device("meta"):
         net = create_model(name)
-    image = _image_for([net])
-    assert image is not None
-    return costs(net, image).macs[-1]
+    return costs(net, torch.empty(1, *net.input_shape(), device="meta")).macs[-1]

@@ -12,11 +12,8 @@ from torch.utils._pytree import tree_map
 
 from anytime.distributed import cores
 from anytime.ensemble.eann import EANN
-from anytime.ensemble.pool import WorkerPool
-from anytime.ensemble.prediction import TeamPrediction
-from anytime.ensemble.processes import ProcessFactory
-from anytime.ensemble.ray_actors import RayFactory
-from anytime.ensemble.workers import WorkerFactory, check_process
+from anytime.ensemble.pool import TeamPrediction, WorkerFactory, WorkerPool, check_process
+from anytime.ensemble.workers import ProcessFactory, RayFactory
 from anytime.errors import AnytimeError, check_integer
 from anytime.inference.limits import Limits, Prediction, UnfinishedError
 from anytime.inputs import as_input

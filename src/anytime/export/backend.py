@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from anytime.errors import AnytimeError
 from anytime.export.description import FILE as DESCRIPTION
@@ -14,13 +14,13 @@ from anytime.export.write import executorch, onnx
 from anytime.files import read_json
 from anytime.inference.policy import FILE as POLICY
 from anytime.inference.policy import Policy
-from anytime.network import AnytimeNetwork
+from anytime.network import Network
 from anytime.saving import CONFIG, load
 
 BACKENDS = ("eager", "onnx")
 
 
-def load_backend(folder: str | Path, backend: str = "eager") -> AnytimeNetwork:
+def load_backend(folder: str | Path, backend: str = "eager") -> Network:
     """Load a saved model to be run by PyTorch (``eager``) or by ONNX Runtime (``onnx``).
 
     For ``onnx`` the model is exported to ``onnx/`` in its folder, unless that is there and of this model.
@@ -62,13 +62,7 @@ def export_run(folder: Path, output: Path | None = None, to: str = "onnx", **opt
     return export(net, example_for(net), target, policy=policy, about={"source": source}, **options)  # type: ignore[arg-type]
 
 
-def example_for(net: AnytimeNetwork, size: int | None = None) -> Tensor:
+def example_for(net: Network, size: int | None = None) -> Tensor:
     """Two random images of the size that a network was trained with, or was made for."""
-    if net.preprocessing is not None:
-        channels, (height, width) = net.preprocessing.channels, net.preprocessing.size
-    else:
-        first = next((module for module in net.modules() if isinstance(module, nn.Conv2d)), None)
-        if first is None or net.image_size is None:
-            raise AnytimeError("this network does not say which images it takes: anytime.export.onnx(net, example, …)")
-        channels, height, width = first.in_channels, net.image_size, net.image_size
+    channels, height, width = net.input_shape()
     return torch.randn(2, channels, size or height, size or width, generator=torch.Generator().manual_seed(0))

@@ -13,6 +13,7 @@ from anytime.export.graphs import LOGITS, Value
 from anytime.files import json_text, open_regular, read_json, why_absent
 from anytime.inference.policy import Policy
 from anytime.preprocessing import Preprocessing
+from anytime.rows import Rows
 
 FILE = "anytime.json"
 FORMAT = 1
@@ -162,9 +163,9 @@ def rows_each(size: int | str) -> int | None:
     return int(match[1] or 1) if match else None
 
 
-def rows_of(value: Value) -> tuple[int, int] | None:
+def rows_of(value: Value) -> Rows | None:
     """The dimension that holds the samples, and how many rows each has."""
-    return next(((dim, each) for dim, size in enumerate(value.shape) if (each := rows_each(size))), None)
+    return next((Rows(dim, each) for dim, size in enumerate(value.shape) if (each := rows_each(size))), None)
 
 
 def _graph(file: str, inputs: list[str], outputs: list[str]) -> GraphFile:

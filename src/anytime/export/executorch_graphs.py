@@ -13,6 +13,7 @@ from anytime.errors import AnytimeError, require
 from anytime.export.description import Description, GraphFile, Runner, Runners, rows_each, rows_of
 from anytime.export.graphs import Graph, Staged, Value
 from anytime.network import eval_mode
+from anytime.rows import Rows
 
 LARGEST_BATCH = 32
 """Memory is planned ahead: so many samples are asked for. What was planned, which may be less, is in the program."""
@@ -95,7 +96,8 @@ def _runner(method: Any, graph: GraphFile, described: Mapping[str, Value], kept:
     lock = threading.Lock()
     takes, returns = ([rows_of(described[name]) for name in names] for names in (graph.inputs, graph.outputs))
     planned = [method.metadata.input_tensor_meta(i).sizes() for i in range(len(takes))]
-    most = min((sizes[rows[0]] // rows[1] for sizes, rows in zip(planned, takes, strict=True) if rows), default=1)
+    held = (sizes[rows.dim] // (rows.each or 1) for sizes, rows in zip(planned, takes, strict=True) if rows)
+    most = min(held, default=1)
 
     def part(arrays: list[np.ndarray], start: int) -> list[np.ndarray]:
         given = [_cut(array, rows, start, most) for array, rows in zip(arrays, takes, strict=True)]
@@ -107,21 +109,21 @@ def _runner(method: Any, graph: GraphFile, described: Mapping[str, Value], kept:
 
     def runner(values: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         arrays = [values[name] for name in graph.inputs]
-        counts = [array.shape[rows[0]] // rows[1] for array, rows in zip(arrays, takes, strict=True) if rows]
+        counts = [array.shape[rows.dim] // (rows.each or 1) for array, rows in zip(arrays, takes, strict=True) if rows]
         with lock:  # a method has one memory for its values
             parts = [part(arrays, start) for start in range(0, max(counts, default=1), most)]
         if len(parts) == 1:
             return parts[0]
         whole = zip(zip(*parts, strict=True), returns, strict=True)
-        return [np.concatenate(pieces, rows[0]) if rows else pieces[0] for pieces, rows in whole]
+        return [np.concatenate(pieces, rows.dim) if rows else pieces[0] for pieces, rows in whole]
 
     runner.kept = kept  # type: ignore[attr-defined]  # what the method refers to
     return runner
 
 
-def _cut(array: np.ndarray, rows: tuple[int, int] | None, start: int, count: int) -> Tensor:
+def _cut(array: np.ndarray, rows: Rows | None, start: int, count: int) -> Tensor:
     """Some samples; all of an array that does not hold samples."""
     if rows:
-        dim, each = rows
-        array = array[(slice(None),) * dim + (slice(start * each, (start + count) * each),)]
+        each = rows.each or 1
+        array = array[(slice(None),) * rows.dim + (slice(start * each, (start + count) * each),)]
     return torch.from_numpy(np.ascontiguousarray(array))

@@ -16,7 +16,8 @@ from anytime.export.graphs import Value
 from anytime.export.joining import Segments
 from anytime.export.onnx_runtime import onnx_runners
 from anytime.inference.latency import read_profiles, remember
-from anytime.network import AnytimeNetwork, OwnRows, Step
+from anytime.network import AnytimeNetwork, Step
+from anytime.rows import OwnRows, Rows
 
 BACKENDS = {"onnx": onnx_runners, "executorch": executorch_runners}
 
@@ -71,40 +72,21 @@ class State(OwnRows):
 
     Args:
         values: the arrays.
-        rows: for every named value the dimension that holds the samples, and how many rows each has; None without.
+        rows: for every named value the rows of the samples; None without.
     """
 
     __slots__ = ("rows", "values")
 
-    def __init__(self, values: dict[str, np.ndarray], rows: "dict[str, tuple[int, int] | None]") -> None:
+    def __init__(self, values: dict[str, np.ndarray], rows: dict[str, Rows | None]) -> None:
         self.values, self.rows = values, rows
 
-    def take(self, rows: Any) -> "State":
-        """The state of some samples."""
-        chosen = np.asarray(rows)
-        return State({name: _take(array, self.rows[name], chosen) for name, array in self.values.items()}, self.rows)
+    def entries(self) -> list[tuple[np.ndarray, Rows | None]]:
+        """Each array with its rows."""
+        return [(array, self.rows[name]) for name, array in self.values.items()]
 
-    def join(self, others: Sequence["State"]) -> "State":
-        """The state of these samples and those of the others."""
-        joined = {}
-        for name, first in self.values.items():
-            rows, rest = self.rows[name], [other.values[name] for other in others]
-            if rows is not None:
-                joined[name] = np.concatenate([first, *rest], rows[0])
-            elif all(np.array_equal(first, other) for other in rest):
-                joined[name] = first
-            else:
-                raise AnytimeError(f"states with different values of {name} cannot be joined")
-        return State(joined, self.rows)
-
-
-def _take(array: np.ndarray, found: tuple[int, int] | None, rows: np.ndarray) -> np.ndarray:
-    if found is None:
-        return array
-    dim, each = found
-    if each > 1:
-        rows = (rows[:, None] * each + np.arange(each)).reshape(-1)
-    return array.take(rows, dim)
+    def with_values(self, values: list[np.ndarray]) -> "State":
+        """The same with other arrays."""
+        return State(dict(zip(self.values, values, strict=True)), self.rows)
 
 
 class ExportedNetwork(AnytimeNetwork):
@@ -119,6 +101,8 @@ class ExportedNetwork(AnytimeNetwork):
             exit that is wanted, and its head, as one graph. It is made when it is needed for the first time. Set it to
             False to run every stage by itself, e.g. to hook it.
     """
+
+    exported = True
 
     def __init__(self, description: Description, runners: Runners) -> None:
         rows = {name: rows_of(value) for name, value in description.values.items()}
@@ -158,6 +142,10 @@ class ExportedNetwork(AnytimeNetwork):
                 )
         batch = first.samples(leaves)
         return Costs([batch * macs for macs in known.macs], known.params, [batch * macs for macs in known.heads])
+
+    def input_shape(self) -> tuple[int, ...]:
+        """As the example that it was exported with."""
+        return super().input_shape() if self.description.structure is not None else (*self.description.counted[0][1:],)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "ExportedNetwork":
         """Itself: it has no weights, and the sessions of a runtime cannot be copied."""
@@ -204,7 +192,7 @@ class _Head(nn.Module):
 class _Input:
     """The input of the first stage: checked, and its tensors as arrays by name."""
 
-    def __init__(self, description: Description, rows: dict[str, tuple[int, int] | None]) -> None:
+    def __init__(self, description: Description, rows: dict[str, Rows | None]) -> None:
         self.rows, self.structure = rows, description.structure
         self.expected = {name: description.values[name] for name in description.input}
 
@@ -235,7 +223,7 @@ class _Input:
 
     def samples(self, leaves: dict[str, Any]) -> int:
         """The number of samples, which all tensors of the input have."""
-        found = {leaf.shape[rows[0]] // rows[1] for name, leaf in leaves.items() if (rows := self.rows[name])}
+        found = {leaf.shape[rows.dim] // (rows.each or 1) for name, leaf in leaves.items() if (rows := self.rows[name])}
         if len(found) != 1:
             raise AnytimeError(f"the tensors of the input have different numbers of samples: {sorted(found)}")
         return found.pop()

@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from anytime.cost import Costs, count_params, known_costs
 from anytime.ensemble.eann import EANN
 from anytime.errors import AnytimeError
-from anytime.network import AnytimeNetwork, clone_tensors, eval_mode
+from anytime.network import Network, clone_tensors, eval_mode
 
 Unit = tuple[nn.Module, nn.Module | None]
 
@@ -79,7 +79,7 @@ class Staged:
         costs: of the exits, for one sample.
     """
 
-    net: AnytimeNetwork
+    net: Network
     keys: list[str] | int | None
     input: list[str]
     exits: list[int]
@@ -100,7 +100,7 @@ class Staged:
 LOGITS = "logits"
 
 
-def staged(net: AnytimeNetwork, example: Any, exits: Iterable[int] | None = None, other: Any = None) -> Staged:
+def staged(net: Network, example: Any, exits: Iterable[int] | None = None, other: Any = None) -> Staged:
     """Follow an example through the network and note which tensors go from stage to stage.
 
     Args:
@@ -109,11 +109,10 @@ def staged(net: AnytimeNetwork, example: Any, exits: Iterable[int] | None = None
         exits: the exits to keep, counted from 0; stages without one are joined with the next.
         other: an input of other sizes; sizes that differ may be any.
     """
-    why = getattr(net, "paused_because", None)
-    if why:
-        raise AnytimeError(f"this network has no graph, so there is nothing to export: {why}")
-    if not isinstance(net, AnytimeNetwork):
+    if not isinstance(net, Network):
         raise AnytimeError(f"a {type(net).__name__} is not an anytime network: see anytime.convert")
+    if net.paused_because:
+        raise AnytimeError(f"this network has no graph, so there is nothing to export: {net.paused_because}")
     wanted = net.exit_indices(exits)
     if not wanted:
         raise AnytimeError("exits is empty: name at least one exit, e.g. exits=[3, 8, 26]")
@@ -140,7 +139,7 @@ def staged(net: AnytimeNetwork, example: Any, exits: Iterable[int] | None = None
     return result
 
 
-def _followed(net: AnytimeNetwork, wanted: frozenset[int], x: Any) -> list[tuple[Graph, Graph]]:
+def _followed(net: Network, wanted: frozenset[int], x: Any) -> list[tuple[Graph, Graph]]:
     """Each stage and head, as it is for this input."""
     names, _ = _names(x)
     graphs: list[tuple[Graph, Graph]] = []
@@ -198,7 +197,7 @@ def _name_results(graph: Graph, known: dict[int, str], versions: dict[int, int],
     return named
 
 
-def _chains(net: AnytimeNetwork, wanted: frozenset[int]) -> list[list[Unit]]:
+def _chains(net: Network, wanted: frozenset[int]) -> list[list[Unit]]:
     """The stages that run, each with its head or None; each chain begins with the input of the network."""
     if not isinstance(net, EANN):
         units = net.units[: max(wanted) + 1]
@@ -213,7 +212,7 @@ def _chains(net: AnytimeNetwork, wanted: frozenset[int]) -> list[list[Unit]]:
     return list(chains.values())
 
 
-def _costs(net: AnytimeNetwork, wanted: frozenset[int], example: Any) -> Costs:
+def _costs(net: Network, wanted: frozenset[int], example: Any) -> Costs:
     whole, order = known_costs(net, example), sorted(wanted)
     heads = [whole.heads[i] for i in order]
     macs = [whole.alone[exit] + sum(heads[:i]) for i, exit in enumerate(order)]

@@ -25,7 +25,7 @@ from anytime.files import write_together
 from anytime.inference.batch_times import FILE as BATCH_TIMES
 from anytime.inference.latency import FILE as PROFILE
 from anytime.inference.policy import Policy
-from anytime.network import AnytimeNetwork, eval_mode, name_of
+from anytime.network import Network, eval_mode, name_of
 from anytime.saving import CONFIG
 
 Made = tuple[Description, dict[str, bytes]]
@@ -43,7 +43,7 @@ SHARED_BYTES = 1024
 
 
 def onnx(
-    net: AnytimeNetwork,
+    net: Network,
     example: Any,
     folder: str | Path,
     *,
@@ -109,7 +109,7 @@ def _first_that_agrees(translated: Callable[[Any], Made], translators: Sequence[
 
 
 def executorch(
-    net: AnytimeNetwork,
+    net: Network,
     example: Any,
     folder: str | Path,
     *,
@@ -140,9 +140,7 @@ def check_target(folder: str | Path) -> Path:
     return folder
 
 
-def _planned(
-    net: AnytimeNetwork, example: Any, exits: Iterable[int] | None, other: Any, policy: Policy | None
-) -> Staged:
+def _planned(net: Network, example: Any, exits: Iterable[int] | None, other: Any, policy: Policy | None) -> Staged:
     if policy is not None and callable(policy.score):
         raise AnytimeError(
             "a policy whose score is a function cannot be exported: leave it out, and calibrate the exported network "
@@ -157,7 +155,7 @@ def _planned(
     return plan
 
 
-def _translators(net: AnytimeNetwork) -> Sequence[Any]:
+def _translators(net: Network) -> Sequence[Any]:
     """Tracing first, since it is quick. A converted model's stages count their samples, which it cannot follow."""
     parts = net.members if isinstance(net, EANN) else [net]
     return (captured,) if any(isinstance(part, ConvertedNetwork) for part in parts) else (traced, captured)

@@ -19,14 +19,14 @@ from anytime.inference.risk import control_risk
 from anytime.inference.temperature import fit_temperatures
 from anytime.inference.thresholds import RULES
 from anytime.inputs import explained, nan_cause
-from anytime.network import AnytimeNetwork, eval_mode, tensors_of
+from anytime.network import Network, eval_mode, tensors_of
 
 BUDGET_UNITS = (*UNITS, "fraction")
 """Of the budget that is asked for; a fraction of the MACs becomes MACs."""
 
 
 def calibrate(
-    net: AnytimeNetwork,
+    net: Network,
     validation: Iterable[Any],
     budget: float | None = None,
     unit: str | None = None,
@@ -114,7 +114,7 @@ def calibrate(
     return replace(control_risk(outputs, spent, risk, delta, score), unit="seconds" if unit == "seconds" else "macs")
 
 
-def _without_labels(net: AnytimeNetwork, item: Any) -> Batch:
+def _without_labels(net: Network, item: Any) -> Batch:
     """A batch of inputs alone, or of inputs and labels that do not count, with placeholders for the labels."""
     if isinstance(item, Batch):
         item = item.inputs, None
@@ -126,7 +126,7 @@ def _without_labels(net: AnytimeNetwork, item: Any) -> Batch:
     return Batch(inputs, torch.zeros(len(Batch(inputs, None)), dtype=torch.int64))
 
 
-def _costs(net: AnytimeNetwork, first: Any, unit: str, batch_size: int) -> list[float]:
+def _costs(net: Network, first: Any, unit: str, batch_size: int) -> list[float]:
     """The cost of one sample that leaves at each exit; seconds are those in a batch of this size."""
     if unit != "seconds":
         return [float(macs) for macs in costs(net, one_sample(first)).macs]
@@ -140,7 +140,7 @@ def _costs(net: AnytimeNetwork, first: Any, unit: str, batch_size: int) -> list[
 
 
 @torch.inference_mode()
-def _scores(net: AnytimeNetwork, batches: Iterable[Batch], score: ScoreFunction) -> Tensor:
+def _scores(net: Network, batches: Iterable[Batch], score: ScoreFunction) -> Tensor:
     """How sure each exit is of each sample; the outputs are not kept."""
     scorer = Scorer(score, [1.0] * net.exits)
     each = []

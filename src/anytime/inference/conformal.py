@@ -13,7 +13,7 @@ from anytime.errors import AnytimeError, check_number
 from anytime.evaluation import Outputs, collect
 from anytime.files import read_json, write_json
 from anytime.inputs import nan_rows
-from anytime.network import AnytimeNetwork
+from anytime.network import Network
 
 FILE = "sets.json"
 """The file that ``ConformalSets.save`` writes into the model's folder."""
@@ -78,7 +78,7 @@ class ConformalSets:
 
 
 def conformal_sets(
-    net: AnytimeNetwork, batches: Iterable[tuple[Any, Tensor]], coverage: float = 0.95, *, together: bool = False
+    net: Network, batches: Iterable[tuple[Any, Tensor]], coverage: float = 0.95, *, together: bool = False
 ) -> ConformalSets:
     """Sets of classes that contain the true one with probability 95 %, at every exit.
 

@@ -12,7 +12,7 @@ from anytime.errors import AnytimeError, check_integer
 from anytime.inference.measuring import Kind, add_to_file, joined, kind_of, measure, read_from_file
 from anytime.inference.stage_times import StageTimes
 from anytime.inputs import as_input, explained
-from anytime.network import AnytimeNetwork, eval_mode
+from anytime.network import Network, eval_mode
 
 FILE = "profile.json"
 
@@ -71,13 +71,14 @@ def _checked(stages: list[float], heads: list[float | None], kind: Kind) -> Prof
     return Profile(list(stages), list(heads), kind)
 
 
-def remember(net: AnytimeNetwork, profile: Profile) -> StageTimes:
+def remember(net: Network, profile: Profile) -> StageTimes:
     """Make predictions of the network use a profile."""
     if profile.kind is None:
         raise AnytimeError("this profile does not say what it was measured with: make it with anytime.profile(net, x)")
-    if len(profile.stages) != len(net.stages):
+    if len(profile.stages) != len(net.stage_exits):
         raise AnytimeError(
-            f"the profile has {len(profile.stages)} stages, the network {len(net.stages)}: it is of another network"
+            f"the profile has {len(profile.stages)} stages, the network {len(net.stage_exits)}: it is of another "
+            "network"
         )
     times_of(net)[profile.kind] = times = StageTimes(profile.stages, profile.heads)
     return times
@@ -91,7 +92,7 @@ def times_of(net: Any) -> dict[Kind, StageTimes]:
         return {}
 
 
-def profile(net: AnytimeNetwork, example: Any, repeats: int = 30, warmup: int = 5) -> Profile:
+def profile(net: Network, example: Any, repeats: int = 30, warmup: int = 5) -> Profile:
     """Measure how long each stage and head takes (medians); ``predict`` uses it from then on.
 
     Args:
@@ -110,7 +111,7 @@ def profile(net: AnytimeNetwork, example: Any, repeats: int = 30, warmup: int = 
         (3, 2)
     """
     repeats, warmup = check_integer("repeats", repeats), check_integer("warmup", warmup, least=0)
-    if not isinstance(net, AnytimeNetwork):
+    if not isinstance(net, Network):
         raise AnytimeError(
             f"profile expects an AnytimeNetwork, not a {type(net).__name__}: anytime.convert(model, example) makes one"
         )

@@ -15,7 +15,8 @@ from anytime.errors import AnytimeError, check_integer, check_number
 from anytime.inference.clock import Clock
 from anytime.inputs import COMPLAINTS, as_input, check_outputs, explain, explained
 from anytime.meta import shapes_later
-from anytime.network import Step
+from anytime.network import Network, ReachedExit
+from anytime.walkable import Evaluated, OnlySteps, walkable
 
 
 class Stop(Protocol):
@@ -120,6 +121,9 @@ def predict(
     return found[0]
 
 
+Reached = ReachedExit | Evaluated
+
+
 @dataclass(frozen=True)
 class Limits:
     """What may end a prediction before the last exit; see ``predict``."""
@@ -156,7 +160,7 @@ class Limits:
         if self.exits is None and self.macs is None:
             return None, None
         last, limit = None, None
-        total = getattr(net, "exits", None)
+        total = walkable(net).exits
         if self.exits is not None:
             if total is not None and self.exits > total:
                 raise AnytimeError(f"exits={self.exits}: the network has {total}")
@@ -205,7 +209,8 @@ def answers(net: Any, x: Any, limits: Limits, clock: Clock, every: bool) -> Iter
         clock: started when the prediction was asked for.
         every: yield the prediction of every exit on the way; otherwise only that of the last one reached.
     """
-    if getattr(net, "training", False):
+    network = walkable(net)
+    if network.training:
         raise AnytimeError("the network is in training mode: its predictions depend on the batch; call net.eval()")
     clock.recall(net, x)
     last, bound = limits.last_exit(net, x, every)
@@ -213,31 +218,31 @@ def answers(net: Any, x: Any, limits: Limits, clock: Clock, every: bool) -> Iter
     count = partial(_costs_for, net, shapes_later(x))
 
     watched = every or limits.deadline is not None or limits.stop is not None
-    if not watched and getattr(net, "joins_stages", False):
-        (step,) = net.steps(x, [-1 if last is None else last])
+    if not watched and isinstance(network, Network) and network.joins_stages:
+        (step,) = network.steps(x, [-1 if last is None else last])
         check_outputs(net, x, step.logits, step.exit)
         yield Prediction(step.logits, step.exit, clock.seconds, last is None, bound, _costs=count)
         return
 
-    def evaluate(reached: Callable[[], Tensor], limit: str | None, complete: bool = False) -> Prediction:
-        logits, number = reached(), getattr(reached, "exit", exit)
-        check_outputs(net, x, logits, number)
+    def evaluate(reached: Reached, limit: str | None, complete: bool = False) -> Prediction:
+        logits = reached()
+        check_outputs(net, x, logits, reached.exit)
         seconds = clock.head_ended()
-        complete = complete or number + 1 == getattr(net, "exits", None)
+        complete = complete or reached.exit + 1 == network.exits
         if every:
             late = limits.deadline is not None and seconds > limits.deadline
         else:
             late = clock.finish(limits.deadline, limits.confidence)
         prediction = Prediction(
-            logits, number, seconds, complete, None if complete else limit, limits.deadline, late, count, every
+            logits, reached.exit, seconds, complete, None if complete else limit, limits.deadline, late, count, every
         )
         if exit == 0 and late:
             raise UnfinishedError("deadline", seconds, clock.known.first_exit, prediction)
         return prediction
 
     exit, answered = -1, False
-    latest: Callable[[], Tensor] | None = None  # the latest exit, unless its head has been evaluated
-    for reached in _timed_walk(net, x, clock):
+    latest: Reached | None = None  # the latest exit, unless its head has been evaluated
+    for reached in _timed_walk(network, x, clock):
         if reached is not None:
             exit, latest = exit + 1, reached
         if not watched and exit != last:  # most stages of most predictions: nothing more is done after them
@@ -257,12 +262,12 @@ def answers(net: Any, x: Any, limits: Limits, clock: Clock, every: bool) -> Iter
         yield evaluate(latest, None, complete=True)
 
 
-def _timed_walk(net: Any, x: Any, clock: Clock) -> Iterator[Callable[[], Tensor] | None]:
+def _timed_walk(net: Network | OnlySteps, x: Any, clock: Clock) -> Iterator[Reached | None]:
     """The exits as the walk reaches them, None after a stage without one; the clock learns the times."""
     first = True
     clock.start()
     try:
-        for reached in _walk(net, x):
+        for reached in net.walk(x):
             clock.stage_ended(reached is not None)
             first = False
             yield reached
@@ -272,24 +277,8 @@ def _timed_walk(net: Any, x: Any, clock: Clock) -> Iterator[Callable[[], Tensor]
         raise
 
 
-def _walk(net: Any, x: Any) -> Iterator[Callable[[], Tensor] | None]:
-    if hasattr(net, "walk"):
-        return net.walk(x)
-    return map(_Reached, net.steps(x))
-
-
-class _Reached:
-    """An exit that an object with ``steps`` has evaluated already; it may leave out others before it."""
-
-    def __init__(self, step: Step) -> None:
-        self.exit, self.logits = step.exit, step.logits
-
-    def __call__(self) -> Tensor:
-        return self.logits
-
-
 def _costs(net: Any, x: Any) -> Costs | None:
-    return known_costs(net, x) if hasattr(net, "walk") else None
+    return known_costs(net, x) if isinstance(net, Network) else None
 
 
 def _costs_for(net: Any, inputs: Callable[[], Any]) -> Costs | None:

@@ -14,7 +14,7 @@ from anytime.errors import AnytimeError, check_number
 from anytime.files import read_json, write_json
 from anytime.inputs import as_input, check_outputs, explained
 from anytime.losses import per_sample
-from anytime.network import AnytimeNetwork
+from anytime.network import Network
 
 FILE = "policy.json"
 """The file that ``Policy.save`` writes into the model's folder."""
@@ -71,14 +71,14 @@ class Policy:
     risk: float | None = None
     delta: float | None = None
 
-    def predict(self, net: AnytimeNetwork, x: Any) -> Answers:
+    def predict(self, net: Network, x: Any) -> Answers:
         """Predictions for a batch; samples that leave are removed from it before the next stage.
 
         Args:
             net: the network that the policy was made for, in eval mode.
             x: a batch: tensors or NumPy arrays with the samples along their first dimension.
         """
-        if not isinstance(net, AnytimeNetwork):
+        if not isinstance(net, Network):
             raise AnytimeError(f"expected an AnytimeNetwork, not a {type(net).__name__}")
         if net.exits != len(self.temperatures):
             raise AnytimeError(f"the policy is for a network of {len(self.temperatures)} exits, not of {net.exits}")
@@ -88,7 +88,7 @@ class Policy:
         with torch.inference_mode():
             return self._predict(net, x)
 
-    def _predict(self, net: AnytimeNetwork, x: Any) -> Answers:
+    def _predict(self, net: Network, x: Any) -> Answers:
         scorer = Scorer(self.score, self.temperatures)
         first = next(leaf for leaf in tree_leaves(x) if isinstance(leaf, Tensor))
         inside = torch.arange(len(first))

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from anytime.errors import AnytimeError, require
 from anytime.integrations.objective import Objective, accuracy
-from anytime.network import AnytimeNetwork
+from anytime.network import Network
 from anytime.weights import WeightScheme
 
 _lightning: Any = require("lightning", "lightning")
@@ -30,13 +30,14 @@ class AnytimeModule(_lightning.LightningModule):
         loss: From the logits of one exit and the labels to a mean loss. Default: cross-entropy.
 
     Examples:
-        >>> net = AnytimeNetwork([torch.nn.Linear(8, 8)], [torch.nn.Linear(8, 3)])
+        >>> import anytime
+        >>> net = anytime.AnytimeNetwork([torch.nn.Linear(8, 8)], [torch.nn.Linear(8, 3)])
         >>> model = AnytimeModule(net, "adaloss", lambda groups: torch.optim.SGD(groups, lr=0.1))
     """
 
     def __init__(
         self,
-        net: AnytimeNetwork,
+        net: Network,
         scheme: str | WeightScheme = "adaloss",
         optimizer: Callable[[Iterable[dict[str, Any]]], Any] = torch.optim.AdamW,
         loss: Callable[[Tensor, Tensor], Tensor] | None = None,
@@ -45,7 +46,7 @@ class AnytimeModule(_lightning.LightningModule):
         self.objective, self._optimizer = Objective(net, scheme, loss), optimizer
 
     @property
-    def net(self) -> AnytimeNetwork:
+    def net(self) -> Network:
         """The network."""
         return self.objective.net
 

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from anytime.network import AnytimeNetwork
+from anytime.network import Network
 from anytime.weights import WeightScheme, create_scheme
 from anytime.weights.first_order import watching
 
@@ -38,7 +38,7 @@ class Objective(nn.Module):
 
     def __init__(
         self,
-        net: AnytimeNetwork,
+        net: Network,
         scheme: str | WeightScheme = "adaloss",
         loss: Callable[[Tensor, Tensor], Tensor] | None = None,
     ) -> None:

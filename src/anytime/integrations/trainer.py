@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from anytime.errors import AnytimeError
 from anytime.integrations.objective import Objective, accuracy, count_labels, cross_entropy
-from anytime.network import AnytimeNetwork
+from anytime.network import Network
 from anytime.weights import WeightScheme
 
 
@@ -29,7 +29,8 @@ class TrainerModel(nn.Module):
         loss: From the logits of one exit and the labels to a mean loss. Default: cross-entropy.
 
     Examples:
-        >>> net = AnytimeNetwork([nn.Linear(8, 8), nn.Linear(8, 8)], [nn.Linear(8, 3), nn.Linear(8, 3)])
+        >>> import anytime
+        >>> net = anytime.AnytimeNetwork([nn.Linear(8, 8), nn.Linear(8, 8)], [nn.Linear(8, 3), nn.Linear(8, 3)])
         >>> model = TrainerModel(net, "adaloss", input="x")
         >>> output = model(x=torch.zeros(5, 8), labels=torch.zeros(5, dtype=torch.long))
         >>> output["loss"].ndim, output["logits"].shape  # samples, exits, classes
@@ -41,7 +42,7 @@ class TrainerModel(nn.Module):
 
     def __init__(
         self,
-        net: AnytimeNetwork,
+        net: Network,
         scheme: str | WeightScheme = "adaloss",
         *,
         input: str | None = None,
@@ -54,7 +55,7 @@ class TrainerModel(nn.Module):
         self.register_load_state_dict_post_hook(_accept_without_aliases)
 
     @property
-    def net(self) -> AnytimeNetwork:
+    def net(self) -> Network:
         """The network."""
         return self.objective.net
 

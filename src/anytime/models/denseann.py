@@ -190,7 +190,7 @@ class DenseANN(AnytimeNetwork):
         heads = [DenseHead(widths[unit - 1], num_classes) for unit in after]
         super().__init__(join_stages(units, after, stem), heads)
         initialize(self)
-        self.blocks, self.image_size = tuple(blocks), 32 if small else 224
+        self.blocks, self.image_size, self.in_channels = tuple(blocks), 32 if small else 224, in_channels
 
     def foreign_names(self) -> dict[str, str]:
         """Maps the names of modules in torchvision's and timm's DenseNets to those of this network."""

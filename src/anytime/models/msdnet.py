@@ -241,7 +241,7 @@ class MSDNet(AnytimeNetwork):
         heads = [ScaleHead(n, n if imagenet else 128, num_classes) for n in inputs]
         super().__init__(join_stages(units, after, stem), heads)
         initialize(self)
-        self.image_size = 224 if imagenet else 32
+        self.image_size, self.in_channels = 224 if imagenet else 32, in_channels
 
 
 def _factors(scales: int, growth: Sequence[int], bottleneck: Sequence[int]) -> Sequence[int]:
@@ -326,4 +326,4 @@ class BlockMSDNet(AnytimeNetwork):
         heads = [ScaleHead(coarsest[unit - 1], coarsest[unit - 1], num_classes) for unit in after]
         super().__init__(join_stages(modules, after), heads)
         initialize(self)
-        self.image_size = 224
+        self.image_size, self.in_channels = 224, in_channels

@@ -55,12 +55,12 @@ def load_pretrained(net: BottleneckResANN | DenseANN, state: Mapping[str, Tensor
         >>> filled.unused
         ['classifier.bias']
     """
-    if not hasattr(net, "foreign_names"):
+    modules, own = net.foreign_names(), net.state_dict()
+    if not modules:
         raise AnytimeError(
             f"{type(net).__name__} corresponds to no public checkpoint that is known here; resann26, resann50, "
             "resann101 and the denseanns do"
         )
-    modules, own = net.foreign_names(), net.state_dict()
     matched: dict[str, str] = {}
     for name, tensor in state.items():
         # Old torchvision checkpoints say norm.1 where newer ones say norm1.

@@ -134,7 +134,7 @@ class ResANN(AnytimeNetwork):
         ]
         super().__init__(join_stages(units, after, stem), heads)
         initialize(self)
-        self.image_size = 32
+        self.image_size, self.in_channels = 32, in_channels
 
 
 class BottleneckUnit(nn.Module):
@@ -216,7 +216,7 @@ class BottleneckResANN(AnytimeNetwork):
         heads = [LinearHead(widths[unit - 1], num_classes) for unit in after]
         super().__init__(join_stages(units, after, stem), heads)
         initialize(self)
-        self.blocks, self.image_size = tuple(blocks), 224
+        self.blocks, self.image_size, self.in_channels = tuple(blocks), 224, in_channels
 
     def foreign_names(self) -> dict[str, str]:
         """Maps the names of modules in timm's pre-activation ResNets (``resnetv2_50``) to those of this network."""

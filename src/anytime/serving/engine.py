@@ -15,7 +15,7 @@ from anytime.inference.batch_times import BatchTimes
 from anytime.inference.limits import UnfinishedError
 from anytime.inference.policy import Policy
 from anytime.inputs import as_input
-from anytime.network import AnytimeNetwork, tensors_of
+from anytime.network import Network, tensors_of
 from anytime.serving.admission import Bounds, OverloadedError, check_bounds, lateness
 from anytime.serving.books import Books
 from anytime.serving.crew import Crew, EngineDiedError
@@ -72,7 +72,7 @@ class Engine:
 
     def __init__(
         self,
-        net: AnytimeNetwork | str | Path,
+        net: Network | str | Path,
         *,
         policy: Policy | bool | None = None,
         accuracy: Sequence[float] | None = None,

@@ -11,13 +11,12 @@ from torch.utils._pytree import tree_map
 
 from anytime.errors import AnytimeError
 from anytime.export.backend import load_backend
-from anytime.export.exported import ExportedNetwork
 from anytime.files import read_json
 from anytime.inference.batch_times import BatchTimes, read_batch_times
 from anytime.inference.policy import FILE as POLICY
 from anytime.inference.policy import Policy
 from anytime.inputs import as_input, like_weights
-from anytime.network import AnytimeNetwork, tensors_of
+from anytime.network import Network, tensors_of
 from anytime.serving.tables import check_accuracy
 
 
@@ -58,7 +57,7 @@ class Model:
 
     @staticmethod
     def of(
-        net: AnytimeNetwork | str | Path,
+        net: Network | str | Path,
         policy: Policy | bool | None,
         accuracy: Sequence[float] | None,
         profile: BatchTimes | None,
@@ -79,7 +78,10 @@ class Model:
             accuracy = saved_accuracy(folder, exits) or [(exit + 1) / exits for exit in range(exits)]
         check_accuracy(accuracy, exits)
         times = [profile] if profile is not None else read_batch_times(source.times_folder) if source else []
-        example = like_weights(network, example_for(network)) if example is None else as_input(network, example)
+        if example is None:
+            example = like_weights(network, torch.zeros(1, *network.input_shape()))
+        else:
+            example = as_input(network, example)
         return Model(network, policy or None, list(accuracy), times, example, source, profile is None)
 
     def check_input(self, x: Any, largest: int) -> int:
@@ -106,14 +108,14 @@ def _kind(x: Any) -> Any:
 
 def check_network(net: Any) -> None:
     """Raise if a network cannot be served."""
-    if not hasattr(net, "run_stage"):
+    if not isinstance(net, Network):
         raise AnytimeError(f"a {type(net).__name__} is not an anytime network: see anytime.create_model and convert")
-    if getattr(net, "paused_because", None):
+    if net.paused_because:
         raise AnytimeError(
             f"this network was converted without a graph ({net.paused_because}), so requests cannot share its batches: "
             "serve it with anytime.predict"
         )
-    if getattr(net, "training", False):
+    if net.training:
         raise AnytimeError("the network is in training mode: its predictions depend on the batch; call net.eval()")
 
 
@@ -127,16 +129,3 @@ def saved_accuracy(folder: Path | None, exits: int) -> list[float] | None:
     if not all(isinstance(error, int | float) and 0 <= error <= 1 for error in errors):  # of another kind, or NaN
         return None
     return [1 - error for error in errors]
-
-
-def example_for(net: Any) -> Any:
-    """An image of the size that a network takes."""
-    if isinstance(net, ExportedNetwork) and net.description.structure is None:
-        return torch.zeros(1, *net.description.counted[0][1:])
-    prepare = getattr(net, "preprocessing", None)
-    if prepare is not None:
-        return torch.zeros(1, prepare.channels, *prepare.size)
-    first = next((module for module in net.modules() if isinstance(module, torch.nn.Conv2d)), None)
-    if first is None or not net.image_size:
-        raise AnytimeError("what does an input look like? Engine(net, example=x) with x one sample, a batch of one")
-    return torch.zeros(1, first.in_channels, net.image_size, net.image_size)

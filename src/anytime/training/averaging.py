@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from anytime.network import AnytimeNetwork
+from anytime.network import Network
 
 
 class WeightAverage:
@@ -19,7 +19,7 @@ class WeightAverage:
         decay: how much of the average each step keeps; 0: no average is kept.
     """
 
-    def __init__(self, net: AnytimeNetwork, decay: float) -> None:
+    def __init__(self, net: Network, decay: float) -> None:
         self.net, self.decay = net, decay
         self.averages = {name: tensor.clone() for name, tensor in self._present().items()} if decay else {}
         self.count = torch.zeros((), dtype=torch.int64)

@@ -12,7 +12,7 @@ from anytime.data.augmentation import mix
 from anytime.data.dataset import Data
 from anytime.data.images import Images, Take
 from anytime.errors import AnytimeError
-from anytime.network import AnytimeNetwork
+from anytime.network import Network
 from anytime.training.recipe import Recipe
 
 
@@ -133,7 +133,7 @@ class LoaderEpochs(Epochs):
     samples = None
     unit = "samples"
 
-    def __init__(self, net: AnytimeNetwork, loader: Any, seed: int, accumulate: int, device: torch.device) -> None:
+    def __init__(self, net: Network, loader: Any, seed: int, accumulate: int, device: torch.device) -> None:
         self.net, self.loader, self.seed, self.accumulate, self.device = net, loader, seed, accumulate, device
         self.steps = _length(loader)
         self.expected = _length(getattr(loader, "sampler", None)) or _length(getattr(loader, "dataset", None))

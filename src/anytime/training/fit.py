@@ -16,7 +16,7 @@ from anytime.data.dataset import Data
 from anytime.errors import AnytimeError, check_number
 from anytime.evaluation import Curve, check_arguments
 from anytime.losses import Function, cross_entropy, tasks_of
-from anytime.network import AnytimeNetwork
+from anytime.network import Network
 from anytime.training.checkpoint import has_checkpoint, load_checkpoint
 from anytime.training.loop import Training
 from anytime.training.recipe import Recipe, recipe_with
@@ -39,7 +39,7 @@ class FitResult:
 
 
 def fit(
-    net: AnytimeNetwork,
+    net: Network,
     data: Any,
     scheme: str | Callable[[Tensor], Tensor] = "adaloss",
     *,
@@ -102,7 +102,7 @@ def fit(
             tensor on the network's device (to read it is to wait for the device).
         on_epoch: called after every epoch with its line of the log, a dict; see :class:`FitResult`.
         about: more to write to the run folder's ``run.json``, under names that it does not have itself.
-        changes: single options of the recipe, e.g. ``epochs=10, lr=0.05, equilibrium=True``.
+        changes: single options of the recipe, e.g. ``epochs=10, lr=0.05``.
 
     Examples:
         >>> import anytime

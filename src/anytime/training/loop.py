@@ -4,7 +4,6 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,12 +19,11 @@ from anytime.evaluation import Curve, check_classes, evaluate, image_batches, me
 from anytime.inputs import explained, like_weights
 from anytime.losses import Function, cross_entropy
 from anytime.metrics import SHARES
-from anytime.network import AnytimeNetwork, eval_mode, name_of
+from anytime.network import Network, eval_mode, name_of
 from anytime.progress import Progress, progress
 from anytime.training.averaging import WeightAverage
 from anytime.training.checkpoint import has_checkpoint
 from anytime.training.epochs import Epochs, ImageEpochs, LoaderEpochs, Step
-from anytime.training.equilibrium import check_chained, equilibrium
 from anytime.training.guard import Guard
 from anytime.training.interrupt import stop_requested
 from anytime.training.objective import Objective
@@ -41,7 +39,7 @@ from anytime.weights.annealed import set_steps
 class Training:
     """The loop of a run; ``state`` is what changes in it, ``guard`` stops it when a number is not finite."""
 
-    net: AnytimeNetwork
+    net: Network
     data: Any
     scheme: Callable[[Tensor], Tensor]
     recipe: Recipe
@@ -63,7 +61,7 @@ class Training:
         if isinstance(self.scheme, nn.Module):
             steps = self.source.steps
             set_steps(self.scheme, steps and steps * self.recipe.epochs * self.accumulate)
-        options = (self.recipe.label_smoothing, self.device, self.recipe.distill)
+        options = (self.recipe.label_smoothing, self.device)
         self.objective = Objective(self.net, self.scheme, self.loss, self.metric, *options)
         self.only = self.objective.only
         self.exits = list(range(self.net.exits)) if self.only is None else self.only
@@ -92,8 +90,6 @@ class Training:
         check_integer("seed", self.seed, 0, 2**63 - 1)
         if self.precision not in ("float32", "bfloat16", "float16"):
             raise AnytimeError(f"precision={self.precision!r} must be float32, bfloat16 or float16")
-        if self.recipe.equilibrium:
-            check_chained(self.net)
         if runs_out(self.data) and self.recipe.epochs > 1:
             raise AnytimeError(
                 f"these batches can be iterated over only once, and there are {self.recipe.epochs} epochs: pass a "
@@ -133,11 +129,10 @@ class Training:
         name = name_of(self.net.config) or type(self.net).__name__
         title = f"{name} {getattr(self.scheme, '_get_name', lambda: 'training')()}"
         saved = time.monotonic()
-        balance = equilibrium(self.net, self.exits) if self.recipe.equilibrium else nullcontext()
         self.net.train()
         total = self.source.steps and self.source.steps * self.recipe.epochs
         statistics = keeping_up(self.net, total, warn=distributed.rank() == 0)
-        with stop_requested() as requested, balance, statistics, self.progress(title, done, show) as bar:
+        with stop_requested() as requested, statistics, self.progress(title, done, show) as bar:
             self.stopping = requested.is_set
             while not self.state.finished:
                 for losses, count in self.epoch_steps():

@@ -11,9 +11,8 @@ from torch import Tensor
 from anytime.errors import AnytimeError
 from anytime.evaluation import sums
 from anytime.losses import Function, MultiTask, by_exit, check_function, stacked, tasks_of
-from anytime.metrics import error, metric_for
-from anytime.network import AnytimeNetwork
-from anytime.training.distillation import distilled
+from anytime.metrics import metric_for
+from anytime.network import Network
 
 
 class Outcome(NamedTuple):
@@ -36,18 +35,16 @@ class Objective:
         metric: of an exit, per sample; None: the one that belongs to the loss.
         label_smoothing: for losses that take it.
         device: where the losses are.
-        distill: the share of self-distillation in the losses.
     """
 
     def __init__(
         self,
-        net: AnytimeNetwork,
+        net: Network,
         scheme: Callable[[Tensor], Tensor],
         loss: Function,
         metric: Function | None = None,
         label_smoothing: float = 0.0,
         device: torch.device | None = None,
-        distill: float = 0.0,
     ) -> None:
         check_function("loss", loss)
         if metric is not None:
@@ -58,14 +55,6 @@ class Objective:
         only = getattr(scheme, "only", None)
         self.only: list[int] | None = None if only is None else sorted(net.exit_indices(only))
         self.where = None if self.only is None else torch.tensor(self.only, device=device)
-        self.distill = distill
-        if distill and (self.tasks > 1 or self.only is not None):
-            raise AnytimeError(f"distill={distill}: only for one task, with all exits trained")
-        if distill and error not in (metric_for(loss), metric):
-            raise AnytimeError(
-                f"distill={distill}: only for classes, with the loss anytime.losses.cross_entropy; if yours is about "
-                "classes too, say so with metric=anytime.metrics.error"
-            )
 
     def __call__(self, outputs: Sequence[Any], targets: Any, share: float = 1.0) -> Outcome:
         """Compute everything from the outputs of the exits that are trained.
@@ -83,14 +72,9 @@ class Objective:
         return Outcome(objective, losses.detach().mean(1), errors)
 
     def losses(self, outputs: Sequence[Any], targets: Any) -> Tensor:
-        """The vector of losses: exits × tasks, means over the samples, with what else is to be minimized."""
+        """The vector of losses: exits × tasks, means over the samples."""
         each = by_exit(self.training_loss, outputs, targets)
-        losses = each.mean(1).view(len(each), self.tasks)
-        if not self.distill:
-            return losses
-        if not isinstance(outputs, Tensor) or outputs.shape[-1] < 2:
-            raise AnytimeError(f"distill={self.distill}: only for exits with the same logits, samples × classes")
-        return distilled(outputs, losses.squeeze(1), self.distill).unsqueeze(1)
+        return each.mean(1).view(len(each), self.tasks)
 
     def weigh(self, losses: Tensor, share: float = 1.0) -> Tensor:
         """The scheme's objective of these losses."""

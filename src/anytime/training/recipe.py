@@ -39,10 +39,6 @@ class Recipe:
         ema: decay of an exponential moving average of the weights, e.g. 0.999; the averages are what is validated,
             tested and left in the network at the end; 0 for none.
         label_smoothing: share of the target probability that is spread over all classes, for cross-entropy in training.
-        equilibrium: whether each stage receives the mean, not the sum, of the gradients of the exits above it
-            (``anytime.training.equilibrium``).
-        distill: share of self-distillation in the losses, from 0 to 1: the early exits also learn from the last one
-            (``anytime.training.distillation``); for losses about classes.
     """
 
     epochs: int = 300
@@ -60,8 +56,6 @@ class Recipe:
     clip: float = 0.0
     ema: float = 0.0
     label_smoothing: float = 0.0
-    equilibrium: bool = False
-    distill: float = 0.0
 
     def __post_init__(self) -> None:
         for name, least in {"epochs": 1, "batch_size": 1, "pad": 0}.items():
@@ -70,10 +64,8 @@ class Recipe:
             check_number(name, getattr(self, name))
         for name in ("ema", "label_smoothing"):
             check_number(name, getattr(self, name), below=1)
-        check_number("distill", self.distill, most=1)
-        for name in ("flip", "equilibrium"):
-            if not isinstance(getattr(self, name), bool):
-                raise AnytimeError(f"{name}={shown(getattr(self, name))} must be True or False")
+        if not isinstance(self.flip, bool):
+            raise AnytimeError(f"flip={shown(self.flip)} must be True or False")
         for drop in self.drops:
             check_number("drops", drop)
         check_number("warmup", self.warmup, below=1)
@@ -99,10 +91,8 @@ class Recipe:
         return self.lr * (left if self.schedule == "linear" else 0.5 - 0.5 * math.cos(math.pi * left))
 
     def facts(self) -> dict[str, Any]:
-        """What a run with this recipe is; options that were added later are left out unless they are used."""
-        added = ("clip", "ema", "label_smoothing", "equilibrium", "distill")
-        later = {name for name in added if not getattr(self, name)}
-        return {name: value for name, value in asdict(self).items() if name not in later} | {"drops": list(self.drops)}
+        """Its options, as JSON holds them."""
+        return asdict(self) | {"drops": list(self.drops)}
 
     @property
     def augmentation(self) -> Augmentation:

@@ -13,7 +13,7 @@ from filelock import FileLock, Timeout
 from anytime.errors import AnytimeError
 from anytime.evaluation import Curve
 from anytime.files import read_json, sweep, write_json, write_text
-from anytime.network import AnytimeNetwork
+from anytime.network import Network
 from anytime.saving import save
 from anytime.training.checkpoint import CHECKPOINT, Groups, has_checkpoint, save_checkpoint
 from anytime.training.tensorboard import TensorBoard
@@ -160,7 +160,7 @@ class RunFolder:
             write_text(self.log_file, b"".join(lines[:epochs]).decode("utf-8"))
         return records
 
-    def write_model(self, net: AnytimeNetwork) -> None:
+    def write_model(self, net: Network) -> None:
         """Write the model for sharing; the evaluation of an earlier one is removed."""
         self._check_there()
         self.evaluation.unlink(missing_ok=True)

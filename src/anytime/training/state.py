@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from anytime.errors import AnytimeError, check_integer, check_number
 from anytime.files import check_tensors
-from anytime.network import AnytimeNetwork
+from anytime.network import Network
 from anytime.training.averaging import WeightAverage
 from anytime.training.checkpoint import Groups
 from anytime.training.epochs import Epochs, pack_state, unpack_state
@@ -18,7 +18,7 @@ MOMENTS = {"SGD": ("momentum_buffer",), "AdamW": ("step", "exp_avg", "exp_avg_sq
 """What each optimizer keeps for a parameter that has had a gradient."""
 
 
-def named_parameters(net: AnytimeNetwork, scheme: Callable[[Tensor], Tensor]) -> dict[str, nn.Parameter]:
+def named_parameters(net: Network, scheme: Callable[[Tensor], Tensor]) -> dict[str, nn.Parameter]:
     """The parameters to train by name: the network's, then those that the weight scheme learns."""
     weights = dict(net.named_parameters(prefix="net"))
     learned = scheme.named_parameters(prefix="scheme") if isinstance(scheme, nn.Module) else ()
@@ -41,7 +41,7 @@ class State:
 
     def __init__(
         self,
-        net: AnytimeNetwork,
+        net: Network,
         scheme: Callable[[Tensor], Tensor],
         optimizer: torch.optim.Optimizer,
         scaler: torch.amp.GradScaler,
@@ -138,7 +138,7 @@ class State:
         self.losses.copy_(tensors["sums"]["losses"])
         self.wrong.copy_(tensors["sums"]["wrong"])
         self.epoch, self.position, self.seconds = about["epoch"], about["position"], float(about["seconds"])
-        self.samples = float(about.get("samples", 0))
+        self.samples = float(about["samples"])
         if about.get("loader") is not None:
             self.source.restore(unpack_state(about.get("loader"), tensors.get("loader", {})))
 
@@ -149,7 +149,7 @@ class State:
         steps = inf if self.source.steps is None else self.source.steps
         check_integer("position", about["position"], 0, 0 if about["epoch"] == self.epochs else steps)
         check_number("seconds", about["seconds"])
-        check_number("samples", about.get("samples", 0))
+        check_number("samples", about["samples"])
         scaler = self.scaler.state_dict()
         if not isinstance(about["scaler"], dict) or about["scaler"].keys() != scaler.keys():
             raise AnytimeError(f"its gradient scaler has {about['scaler']!r}, not {', '.join(scaler) or 'nothing'}")
@@ -162,9 +162,7 @@ class State:
         check_tensors("weight scheme", tensors.get("scheme", {}), self.scheme.state_dict())
         check_tensors("optimizer", moments, self._expected_moments(moments))
         check_tensors("average", tensors.get("average", {}), self.average.capture())
-        # Wrong answers were counted as integers once.
-        sums = {name: t.double() if t.dtype == torch.int64 else t for name, t in tensors.get("sums", {}).items()}
-        check_tensors("account of the epoch", sums, {"losses": self.losses, "wrong": self.wrong})
+        check_tensors("account of the epoch", tensors.get("sums", {}), {"losses": self.losses, "wrong": self.wrong})
 
     def _expected_moments(self, moments: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """All that the optimizer keeps for each parameter that has anything in ``moments``."""

@@ -9,7 +9,6 @@ a loss vector to a scalar can be used in its place.
 from anytime.weights.adaloss import AdaLoss
 from anytime.weights.annealed import AnnealedAdaLoss
 from anytime.weights.create import create_scheme
-from anytime.weights.famo import FAMO
 from anytime.weights.first_order import FirstOrderAdaLoss
 from anytime.weights.fixed import Const, HalfEnd, LinearWeights, OnlyExit
 from anytime.weights.geometric_mean import GeometricMean
@@ -18,7 +17,6 @@ from anytime.weights.scheme import AdaptiveScheme, WeightScheme
 from anytime.weights.tasks import TaskWeights
 
 __all__ = [
-    "FAMO",
     "AdaLoss",
     "AdaptiveScheme",
     "AnnealedAdaLoss",

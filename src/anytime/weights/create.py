@@ -7,7 +7,6 @@ from typing import Any
 from anytime.errors import AnytimeError, check_integer, options_of
 from anytime.weights.adaloss import AdaLoss
 from anytime.weights.annealed import AnnealedAdaLoss
-from anytime.weights.famo import FAMO
 from anytime.weights.first_order import FirstOrderAdaLoss
 from anytime.weights.fixed import Const, HalfEnd, LinearWeights, OnlyExit
 from anytime.weights.geometric_mean import GeometricMean
@@ -24,7 +23,6 @@ _SCHEMES = {
     "geometric-mean": GeometricMean,
     "log-barrier": LogBarrier,
     "first-order": FirstOrderAdaLoss,
-    "famo": FAMO,
 }
 
 
@@ -34,7 +32,7 @@ def create_scheme(name: str, exits: int) -> WeightScheme:
     Args:
         name: ``const``, ``linear``, ``half-end``, ``adaloss``, ``annealed`` (``AnnealedAdaLoss``; ``fit`` tells it
             how long the training is), ``geometric-mean``, ``log-barrier``, ``first-order`` (``FirstOrderAdaLoss``;
-            ``fit`` makes it watch the network), ``famo``, or ``opt-I`` for all weight on the I-th exit as tables
+            ``fit`` makes it watch the network), or ``opt-I`` for all weight on the I-th exit as tables
             number them (1 is the shallowest; ``opt`` is the last). Options may follow:
             ``adaloss:gamma=0.1,final_extra=1``.
         exits: Number of exits.

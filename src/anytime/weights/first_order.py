@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from anytime.errors import AnytimeError
-from anytime.network import AnytimeNetwork, tensors_of
+from anytime.network import Network, tensors_of
 from anytime.weights.adaloss import AdaLoss
 
 
@@ -29,7 +29,8 @@ class FirstOrderAdaLoss(AdaLoss):
     The arguments are those of ``AdaLoss``.
 
     Examples:
-        >>> net = AnytimeNetwork([nn.Linear(8, 8), nn.Linear(8, 8)], [nn.Linear(8, 1), nn.Linear(8, 1)])
+        >>> import anytime
+        >>> net = anytime.AnytimeNetwork([nn.Linear(8, 8), nn.Linear(8, 8)], [nn.Linear(8, 1), nn.Linear(8, 1)])
         >>> with FirstOrderAdaLoss(2, gamma=0.0).watch(net) as balance:
         ...     first, second = net(torch.ones(4, 8))
         ...     loss = balance([4 * first.mean() - 7, second.mean() + 3])
@@ -42,7 +43,7 @@ class FirstOrderAdaLoss(AdaLoss):
     """For each exit of the network that is watched, what its head was last given."""
 
     @contextmanager
-    def watch(self, net: AnytimeNetwork, tasks: int = 1) -> Iterator[Self]:
+    def watch(self, net: Network, tasks: int = 1) -> Iterator[Self]:
         """A context in which the features of every exit of this network are noted; it gives the scheme.
 
         Args:
@@ -96,7 +97,7 @@ def watchers(scheme: Any) -> list[FirstOrderAdaLoss]:
 
 
 @contextmanager
-def watching(scheme: Any, net: AnytimeNetwork, tasks: int = 1) -> Iterator[None]:
+def watching(scheme: Any, net: Network, tasks: int = 1) -> Iterator[None]:
     """A context in which a scheme watches the network, if it must; see ``FirstOrderAdaLoss.watch``."""
     with ExitStack() as stack:
         for part in watchers(scheme):

@@ -93,7 +93,7 @@ def _keep_precision(fn: Callable[[Tensor], Tensor], tensor: Tensor) -> Tensor:
 
 
 class AdaptiveScheme(WeightScheme):
-    """A scheme whose weights follow the losses; the base of AdaLoss, FAMO, GeometricMean and LogBarrier.
+    """A scheme whose weights follow the losses; the base of AdaLoss, GeometricMean and LogBarrier.
 
     It observes losses only in training mode (``scheme.train()``, the default) and with gradients enabled. In eval mode,
     under ``torch.no_grad()`` and under ``torch.inference_mode()`` it returns the objective and observes nothing, so

@@ -12,6 +12,8 @@ class Caching(Rule):
     With p_i the probabilities of exit i, exit m answers with those of argmax_{i≤m} max_y p_i(y). The confidence of the
     answers never falls; that in the true class may.
 
+    ``CombinedNetwork(net, Caching(net.exits))`` is a network that answers so; it cannot be loaded by its folder alone.
+
     Args:
         exits: Number of exits.
 

@@ -1,13 +1,63 @@
 """Self-distillation: the early exits learn from the last one."""
 
-import torch
-from torch import Tensor
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
-from anytime.errors import check_number
+import torch
+from torch import Tensor, nn
+
+from anytime.errors import AnytimeError, check_number
+from anytime.network import Network
 
 RAISE = 1.05
 MOST = 100
 """The temperature is raised at most so many times."""
+
+
+class Distilled(nn.Module):
+    """A weight scheme that gets the losses mixed with the distillation of the last exit.
+
+    Within ``with scheme.watching(net): anytime.fit(net, data, scheme)`` the logits are those of the network's latest
+    forward pass, so there can be no passes between it and the scheme's call, nor parts of a batch (``accumulate``).
+
+    Args:
+        scheme: of the mixed losses.
+        share: c, see ``distilled``.
+    """
+
+    def __init__(self, scheme: nn.Module, share: float) -> None:
+        super().__init__()
+        if getattr(scheme, "only", None) is not None:
+            raise AnytimeError("distillation needs all exits: it is not for schemes that train some of them only")
+        self.scheme, self.share = scheme, check_number("share", share, most=1)
+        self.logits: list[Tensor] = []
+
+    @contextmanager
+    def watching(self, net: Network) -> Iterator[None]:
+        """A context in which it sees the logits of the network's exits."""
+
+        def note(_net: nn.Module, _args: Any, outputs: list[Tensor]) -> None:
+            self.logits = outputs if net.training else []
+
+        hook = net.register_forward_hook(note)
+        try:
+            yield
+        finally:
+            hook.remove()
+            self.logits = []
+
+    @property
+    def weights(self) -> Tensor:
+        """Those of the scheme."""
+        return self.scheme.weights  # type: ignore[return-value]
+
+    def forward(self, losses: Tensor) -> Tensor:
+        """The scheme's objective of the mixed losses."""
+        outputs, self.logits = self.logits, []
+        if len(outputs) != len(losses):
+            raise AnytimeError(f"{len(losses)} losses and the logits of {len(outputs)} exits; use watching(net)")
+        return self.scheme(distilled(torch.stack([each.float() for each in outputs]), losses, self.share))
 
 
 def distilled(logits: Tensor, losses: Tensor, share: float) -> Tensor:

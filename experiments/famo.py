@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from anytime.errors import check_integer, check_number
-from anytime.weights.scheme import AdaptiveScheme
+from anytime.weights import AdaptiveScheme
 
 
 class FAMO(AdaptiveScheme):

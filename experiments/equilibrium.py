@@ -6,21 +6,21 @@ from functools import partial
 
 import torch
 
+from anytime import Network
 from anytime.errors import AnytimeError
-from anytime.network import AnytimeNetwork
 
 
-def check_chained(net: AnytimeNetwork) -> None:
+def check_chained(net: Network) -> None:
     """Refuse an ensemble: a stage of one network has none of the exits of the next above it."""
     if not net.chained:
         raise AnytimeError(
             f"equilibrium is for the stages of one network, and an {type(net).__name__} has several: train each of "
-            "eann.members by itself, anytime.fit(member, data, equilibrium=True)"
+            "eann.members by itself"
         )
 
 
 @contextmanager
-def equilibrium(net: AnytimeNetwork, exits: list[int] | None = None) -> Iterator[None]:
+def equilibrium(net: Network, exits: list[int] | None = None) -> Iterator[None]:
     """A context in which backward passes divide each stage's gradients by the number of exits above it.
 
     In IMTA (Li et al., "Improved Techniques for Training Adaptive Deep Networks", ICCV 2019) a function stands after
@@ -33,7 +33,7 @@ def equilibrium(net: AnytimeNetwork, exits: list[int] | None = None) -> Iterator
     the mean. Since backpropagation is linear, the same follows without such functions if the gradients of stage i's
     parameters are divided by L − i. That is what is done here: nothing is added to the network, so converted networks,
     ``torch.compile`` and in-place operations are no special cases. Gradients of the heads are as they were. Parameters
-    that several stages share count for the first of them.
+    that several stages share count for the first of them. ``with equilibrium(net): anytime.fit(net, data)`` trains so.
 
     Args:
         net: the network.
