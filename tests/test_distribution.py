@@ -59,9 +59,6 @@ def test_a_wheel_in_a_clean_environment(distribution, tmp_path):
     run(sys.executable, "-m", "venv", tmp_path / "venv")
     run(bin / "pip", "install", "--quiet", "--constraint", ROOT / "constraints.txt", wheel)
     assert run(bin / "python", "-c", "import anytime; print(anytime.__file__)").startswith(str(tmp_path))
-    loaded = "import sys, anytime; print(*{name.partition('.')[0] for name in sys.modules})"
-    optional = {"typer", "rich", "datasets", "PIL", "matplotlib", "starlette", "uvicorn", "onnx", "onnxruntime"}
-    assert not optional & set(run(bin / "python", "-c", loaded).split())
     example = re.search(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S)
     assert "deadline=0.020" in example[1]
     run(bin / "python", "-c", example[1].replace("deadline=0.020", "deadline=60"))  # a busy machine may miss 20 ms
