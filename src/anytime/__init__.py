@@ -24,6 +24,7 @@ from anytime.models.pretrained import load_pretrained
 from anytime.network import AnytimeNetwork, Network, Step
 from anytime.preprocessing import Preprocessing
 from anytime.saving import load, save
+from anytime.selection import select_exits
 from anytime.serving.engine import Engine
 from anytime.training.fit import FitResult, fit
 from anytime.training.recipe import Recipe
@@ -70,6 +71,7 @@ __all__ = [
     "profile",
     "realtime",
     "save",
+    "select_exits",
     "start",
 ]
 

@@ -329,8 +329,12 @@ class AnytimeNetwork(Network):
 
 
 def name_of(config: Mapping[str, Any] | None) -> str | None:
-    """The name of the network that a configuration describes, with its rule: resann-1-8 + boosting."""
-    return f"{name_of(c['network'])} + {c['rule']}" if "network" in (c := config or {}) else c.get("model")
+    """The name of the network that a configuration describes: resann-1-8 + boosting, resann-9-16 with 5 exits."""
+    known = config or {}
+    if "network" not in known:
+        return known.get("model")
+    more = f"+ {known['rule']}" if "rule" in known else f"with {len(known['exits'])} exits"
+    return f"{name_of(known['network'])} {more}"
 
 
 def weights_device(net: nn.Module) -> torch.device:

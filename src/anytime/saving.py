@@ -41,6 +41,8 @@ from anytime.inference.policy import FILE as POLICY
 from anytime.models import create_model
 from anytime.network import Network
 from anytime.preprocessing import Preprocessing
+from anytime.selection import NAME as SELECTED
+from anytime.selection import SelectedNetwork
 
 TRUST = "ANYTIME_TRUST"
 """The environment variable by which ``--trust`` reaches everything that loads, also in other processes."""
@@ -242,7 +244,8 @@ def _build(folder: Path, config: dict[str, Any] | None, parameters: int, trust: 
 
 def _is_converted(config: dict[str, Any]) -> bool:
     """Whether a network or a part of it is a converted model."""
-    parts = {ENSEMBLE: config.get("members"), COMBINED: [config.get("network")]}.get(config["model"], [])
+    inner = [config.get("network")]
+    parts = {ENSEMBLE: config.get("members"), COMBINED: inner, SELECTED: inner}.get(config["model"], [])
     return is_constructor(config["model"]) or any(map(_is_converted, parts))
 
 
@@ -254,6 +257,8 @@ def _create(config: dict[str, Any], trust: bool) -> Network:
         return EANN(_create(member, trust) for member in config["members"])
     if config["model"] == COMBINED:
         return combine(_create(config["network"], trust), config["rule"], **config["options"])
+    if config["model"] == SELECTED:
+        return SelectedNetwork(_create(config["network"], trust), config["exits"])
     return create_model(config["model"], **{key: value for key, value in config.items() if key != "model"})
 
 
