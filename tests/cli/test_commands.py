@@ -112,6 +112,20 @@ def test_calibrate_prints_json(run, trained):
     assert record["images"] == 500
 
 
+def test_evaluate_in_milliseconds_and_select_exits(run, trained):
+    code, out, _ = run("evaluate a --cost ms")
+    assert code == 0
+    assert "% of ms" in out
+    seconds = json.loads(run("evaluate a --cost ms --json")[1])["seconds"]
+    assert len(seconds) == len(json.loads(run("evaluate a --json")[1])["errors"])
+    assert "--cost watts must be macs or ms" in run("evaluate a --cost watts")[2]
+    code, out, _ = run("select-exits a --exits 2 --output few")
+    assert code == 0
+    assert "next: anytime evaluate few" in out
+    assert len(json.loads(run("evaluate few --json")[1])["errors"]) <= 2
+    assert "holds a model" in run("select-exits a --output few")[2]
+
+
 def test_evaluate_on_other_images(run, trained):
     before = json.loads(run("evaluate a --json")[1])
     code, out, err = run("evaluate a --data digits --json")

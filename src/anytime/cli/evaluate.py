@@ -47,6 +47,7 @@ def evaluate_command(
         ),
     ] = None,
     budgets: Annotated[bool, Option("--budgets", help="Also evaluate with easy samples leaving early.")] = False,
+    cost: Annotated[str, Option(help="What the table shows: macs, or ms too, of one sample on this machine.")] = "macs",
     score: Annotated[str, Option(help=f"How --budgets measures confidence: {', '.join(SCORES)}.")] = "confidence",
     as_json: Annotated[bool, Option("--json", help="Print only JSON.")] = False,
     data: Annotated[str | None, Option(help="Other test images than the run's.")] = None,
@@ -61,10 +62,13 @@ def evaluate_command(
     Examples:
     - `anytime evaluate runs/digits-resann-3-16-adaloss-seed0`
     - `anytime evaluate runs/a --opt runs/opt-5 --opt runs/opt-9 --json`
+    - With milliseconds beside the multiply-accumulates: `anytime evaluate runs/a --cost ms`
     - With the error against the average cost if easy samples leave early: `anytime evaluate runs/a --budgets`
     """
     if score not in SCORES:
         raise AnytimeError(f"--score {score} must be one of {', '.join(SCORES)}")
+    if cost not in ("macs", "ms"):
+        raise AnytimeError(f"--cost {cost} must be macs or ms")
     asked = asked_of(run)
     net = load(run).to(device_named(device))
     images = prepared(net, run, data_of(run, data))
@@ -72,10 +76,14 @@ def evaluate_command(
     scheme = asked.get("scheme", "run")
     trained = getattr(anytime.create_scheme(scheme, net.exits), "only", None) if _alone(scheme) else None
     curve = evaluate(net, images, only=trained)
+    sample = torch.zeros(1, *images.shape, device=weights_device(net))
+    seconds = anytime.profile(net, sample).alone if cost == "ms" else None
     table = _opt_table(opt or [])
     increase = curve.increase_over(table)
     if as_json:
         record = curve.record()
+        if seconds:
+            record["seconds"] = seconds
         if table:
             record["increase_over_opt"] = {str(exit): more for exit, more in increase.items()}
         if budgets:
@@ -83,7 +91,7 @@ def evaluate_command(
             record["budgets"] = {rule: [asdict(point) for point in found] for rule, found in points.items()}
         print(json.dumps(record, indent=2))
         return
-    show(curve_table(curve, last_weights(run), title=title_of(asked), increase=increase))
+    show(curve_table(curve, last_weights(run), title=title_of(asked), increase=increase, seconds=seconds))
     for fraction in FRACTIONS:
         print(f"at {fraction:4.0%} of the cost: {_reached(curve, fraction)}")
     picture = run / ("curve.png" if data is None else f"curve-{images.name}.png")

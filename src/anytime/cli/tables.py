@@ -47,15 +47,18 @@ def curve_table(
     title: str = "",
     increase: dict[int, float] | None = None,
     places: list[str] | None = None,
+    seconds: list[float] | None = None,
 ) -> Any:
-    """For each exit MACs, share of the cost, test error, and if given loss weight, increase over OPT and place."""
+    """For each exit MACs, share of the cost, test error; if given ms, loss weight, increase over OPT and place."""
     columns = ["exit", "MACs", "% of cost", "test error"]
+    columns[1:1] = ["ms", "% of ms"] if seconds else []
     columns += ["weight"] if weights else []
     columns += ["over OPT"] if increase else []
     columns += ["place"] if places else []
     table = _table(title, *columns)
     for i, (macs, share, error) in enumerate(zip(curve.costs.macs, curve.costs.fractions, curve.errors, strict=True)):
         row = [str(i + 1), millions(macs), f"{share:.1%}", "–" if error is None else f"{error:.2%}"]
+        row[1:1] = [f"{1000 * seconds[i]:.2f}", f"{seconds[i] / seconds[-1]:.1%}"] if seconds else []
         row += [f"{weights[i]:.3f}"] if weights else []
         row += [f"{increase[i]:+.1%}" if i in increase else ""] if increase else []
         row += [places[i]] if places else []
