@@ -13,8 +13,8 @@ import ray
 from ray import serve
 
 import anytime
-from anytime.serving.deployment import ask, deployment
-from anytime.serving.engine import OverloadedError
+from anytime import OverloadedError
+from anytime.serving import ask, deployment
 
 CLIENTS, REQUESTS, DEADLINE = 4, 60, 30.0
 

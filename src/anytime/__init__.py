@@ -18,14 +18,14 @@ from anytime.inference.calibration import calibrate
 from anytime.inference.latency import Profile, profile
 from anytime.inference.limits import Prediction, UnfinishedError, predict
 from anytime.inference.policy import Policy
-from anytime.inference.realtime import realtime
+from anytime.inference.real_time import realtime
 from anytime.models import create_model, list_models
 from anytime.models.pretrained import load_pretrained
 from anytime.network import AnytimeNetwork, Network, Step
 from anytime.preprocessing import Preprocessing
 from anytime.saving import load, save
 from anytime.selection import select_exits
-from anytime.serving.engine import Engine
+from anytime.serving.engine import Engine, OverloadedError
 from anytime.training.fit import FitResult, fit
 from anytime.training.recipe import Recipe
 from anytime.weights import AdaLoss, create_scheme
@@ -45,6 +45,7 @@ __all__ = [
     "MissingExtraError",
     "Network",
     "NonFiniteLossError",
+    "OverloadedError",
     "Policy",
     "Prediction",
     "Preprocessing",

@@ -112,7 +112,8 @@ def test_calibrate_prints_json(run, trained):
     assert record["images"] == 500
 
 
-def test_evaluate_in_milliseconds_and_select_exits(run, trained):
+@pytest.mark.usefixtures("trained")
+def test_evaluate_in_milliseconds_and_select_exits(run):
     code, out, _ = run("evaluate a --cost ms")
     assert code == 0
     assert "% of ms" in out

@@ -42,7 +42,7 @@ def calibrate(
 
     With ``risk=0.02, delta=0.05``, answers lose at most 2 points of accuracy against the last exit with probability
     95 %, for any network, if the held-out samples are drawn as the new ones will be; without ``delta``, on average. The
-    thresholds of least cost that keep this are found by ``anytime.inference.risk.control_risk``, which has the details.
+    thresholds of least cost that keep this are found by ``anytime.inference.control_risk``, which has the details.
 
     With a budget, each exit gets the temperature that minimizes its cross-entropy (Guo et al. 2017), so that scores of
     different exits can be compared. Then the thresholds are set by one of two rules. Each has one parameter, found by

@@ -8,11 +8,22 @@ from typing import Any
 from anytime.errors import AnytimeError
 from anytime.models import denseann, msdnet, resann
 from anytime.models.denseann import DenseANN
+from anytime.models.layers import LinearHead, MLPHead
 from anytime.models.msdnet import BlockMSDNet, MSDNet
 from anytime.models.resann import BottleneckResANN, ResANN
 from anytime.network import AnytimeNetwork
 
-__all__ = ["BlockMSDNet", "BottleneckResANN", "DenseANN", "MSDNet", "ResANN", "create_model", "list_models"]
+__all__ = [
+    "BlockMSDNet",
+    "BottleneckResANN",
+    "DenseANN",
+    "LinearHead",
+    "MLPHead",
+    "MSDNet",
+    "ResANN",
+    "create_model",
+    "list_models",
+]
 
 _FAMILIES = (resann, denseann, msdnet)
 """Each has ``MODELS``, the named networks and where the paper has them, and ``from_name``, which also knows the names
