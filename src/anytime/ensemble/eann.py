@@ -1,7 +1,8 @@
 """EANN: anytime networks of exponentially growing cost, one after another (Sec. 4 of the paper)."""
 
+import copy
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from functools import cache
 from itertools import chain
 from math import inf
@@ -176,6 +177,10 @@ class EANN(Network):
     def heads(self) -> list[nn.Module]:
         """The heads of the offered exits."""
         return [head for _, head in self.units if head is not None]
+
+    def walk(self, x: Any) -> Generator[ReachedExit | None, Tensor | None, None]:
+        """See ``Network``; a walk keeps to the order that it began with, whatever is offered meanwhile."""
+        return Network.walk(copy.copy(self), x)
 
     @property
     def stage_exits(self) -> list[int | None]:
