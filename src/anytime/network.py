@@ -177,6 +177,20 @@ class AnytimeNetwork(nn.Module):
         """The units as a training runs them: where modules wrap others, those inside, which take an exit's features."""
         return self.units
 
+    def trained_exits(self) -> list[bool]:
+        """For each exit, whether its answer depends on parameters that are trained: in a frozen network not all do."""
+        found, trained = [], False
+        for stage, head in self.trained_units:
+            trained = trained or _trains(stage)
+            if head is not None:
+                found.append(trained or _trains(head))
+        return found
+
+    @property
+    def keeps_features(self) -> bool:
+        """Whether heads alone are trained, on features that do not change: see ``ConvertedNetwork.features``."""
+        return False
+
     def walk(self, x: Any) -> Generator[ReachedExit | None, Tensor | None, None]:
         """Run one stage at a time and yield the exit after it; its head is evaluated when the exit is called.
 
@@ -279,6 +293,10 @@ class AnytimeNetwork(nn.Module):
 def name_of(config: Mapping[str, Any] | None) -> str | None:
     """The name of the network that a configuration describes, with its rule: resann-1-8 + boosting."""
     return f"{name_of(c['network'])} + {c['rule']}" if "network" in (c := config or {}) else c.get("model")
+
+
+def _trains(module: nn.Module) -> bool:
+    return any(parameter.requires_grad for parameter in module.parameters())
 
 
 def weights_device(net: nn.Module) -> torch.device:

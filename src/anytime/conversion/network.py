@@ -7,9 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from anytime.conversion.heads import PooledHead
 from anytime.conversion.outputs import first_tensor, own_loss
 from anytime.conversion.pausing import Place, Watch
-from anytime.conversion.stages import Trunk, image_size
+from anytime.conversion.stages import Carried, Trunk, image_size
 from anytime.conversion.survey import Survey
 from anytime.errors import AnytimeError
 from anytime.meta import changes_input
@@ -112,6 +113,32 @@ class ConvertedNetwork(AnytimeNetwork):
         self.trunk.eval()
         return self
 
+    @property
+    def keeps_features(self) -> bool:
+        """Whether the model is frozen, so that the heads alone are trained, on features that do not change."""
+        return self.trunk.frozen and not any(p.requires_grad for p in self.trunk.parameters())
+
+    @torch.no_grad()
+    def features(self, x: Any) -> list[tuple[Any, ...]]:
+        """What the head of each exit is given: the features of the frozen model, with the padding mask if it takes one.
+
+        Examples:
+            >>> from anytime import convert
+            >>> net = convert(nn.Sequential(*(nn.Linear(8, 8) for _ in range(4))), torch.zeros(1, 8), exits=2).freeze()
+            >>> first, last = net.features(torch.zeros(5, 8))
+            >>> torch.equal(net.answers([first, last])[0], net(torch.zeros(5, 8))[0])
+            True
+        """
+        found, state = [], x
+        for stage, exit in zip(self.stages, self.heads, strict=True):
+            state = stage(state)
+            found.append(exit.pooled(*exit.inputs(state)))  # type: ignore[operator]
+        return found
+
+    def answers(self, features: Sequence[tuple[Any, ...]], only: Iterable[int] | None = None) -> list[Tensor]:
+        """The logits of the exits, given their features."""
+        return [self.heads[exit].answer(*features[exit]) for exit in sorted(self.exit_indices(only))]  # type: ignore[operator]
+
     def _steps(self, x: Any, wanted: frozenset[int]) -> Iterator[Any]:
         if not self.training or not wanted:
             yield from super()._steps(x, wanted)
@@ -175,21 +202,38 @@ class Exit(nn.Module):
 
     def forward(self, state: Any) -> Tensor:
         """Logits."""
-        if hasattr(state, "values"):
-            mask = state.values[self.mask[1]] if self.mask else None
-            return self._apply_head(state.values[self.index], mask, state.size)
-        features = first_tensor(state.value)
-        assert features is not None
-        return self.evaluate(features, state.going.x)
+        return self._apply_head(self.inputs(state))
 
     def evaluate(self, features: Tensor, x: Any) -> Tensor:
         """Logits, with the mask from the network's input."""
-        return self._apply_head(features, x[self.mask[0]] if self.mask else None, image_size(x))
+        return self._apply_head(self._inputs(features, x[self.mask[0]] if self.mask else None, image_size(x)))
 
-    def _apply_head(self, features: Tensor, mask: Tensor | None, size: tuple[int, ...]) -> Tensor:
+    def inputs(self, state: Any) -> tuple[Any, ...]:
+        """What the head takes of a state: features with samples first, the padding mask, the image's size."""
+        if isinstance(state, Carried):
+            return self._inputs(state.values[self.index], state.values[self.mask[1]] if self.mask else None, state.size)
+        features = first_tensor(state.value)
+        assert features is not None
+        x = state.going.x
+        return self._inputs(features, x[self.mask[0]] if self.mask else None, image_size(x))
+
+    def _inputs(self, features: Tensor, mask: Tensor | None, size: tuple[int, ...]) -> tuple[Any, ...]:
         features = features.movedim(self.batch_dim, 0) if self.batch_dim else features
         inputs = (features,) if mask is None else (features, mask)
-        if getattr(self.head, "follows_image", False):
-            inputs = (*inputs, size)
+        return (*inputs, size) if getattr(self.head, "follows_image", False) else inputs
+
+    def _apply_head(self, inputs: tuple[Any, ...]) -> Tensor:
         # In training mode all heads run at last, and the features of two exits may be the same memory.
         return self.head(*clone_tensors(inputs) if changes_input(self.head, *inputs) else inputs)
+
+    def pooled(self, *inputs: Any) -> tuple[Any, ...]:
+        """A copy of the head's inputs, or of what a head that pools them first makes of them: it is much smaller."""
+        if isinstance(self.head, PooledHead):
+            return (self.head.pool(*inputs),)
+        return clone_tensors(inputs)
+
+    def answer(self, *pooled: Any) -> Tensor:
+        """Logits, given what ``pooled`` returned."""
+        if isinstance(self.head, PooledHead):
+            return self.head.classify(*pooled)
+        return self._apply_head(pooled)
