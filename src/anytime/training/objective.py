@@ -14,6 +14,7 @@ from anytime.losses import Function, MultiTask, by_exit, check_function, stacked
 from anytime.metrics import error, metric_for
 from anytime.network import AnytimeNetwork
 from anytime.training.distillation import distilled
+from anytime.weights.scheme import WeightScheme
 
 
 class Outcome(NamedTuple):
@@ -58,6 +59,8 @@ class Objective:
         only = getattr(scheme, "only", None)
         self.only: list[int] | None = None if only is None else sorted(net.exit_indices(only))
         self.where = None if self.only is None else torch.tensor(self.only, device=device)
+        if isinstance(scheme, WeightScheme):
+            scheme.restrict([trained for trained in net.trained_exits() for _ in range(self.tasks)])
         self.distill = distill
         if distill and (self.tasks > 1 or self.only is not None):
             raise AnytimeError(f"distill={distill}: only for one task, with all exits trained")
