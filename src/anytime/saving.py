@@ -249,7 +249,8 @@ def _is_converted(config: dict[str, Any]) -> bool:
 def _create(config: dict[str, Any], trust: bool) -> AnytimeNetwork:
     if is_constructor(config["model"]):
         shape = tuple(check_integer("shape", size, most=2**14) for size in config["shape"])
-        return build_converted(config["model"], shape, config["exits"], config["options"], trust=trust)
+        exits, head = config["exits"], config["head"]
+        return build_converted(config["model"], shape, exits, config["options"], head=head, trust=trust)
     if config["model"] == ENSEMBLE:
         return EANN(_create(member, trust) for member in config["members"])
     if config["model"] == COMBINED:
