@@ -1,13 +1,16 @@
 """ConvertedNetwork: a user's model with exits."""
 
 import copy
+import difflib
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from anytime.conversion.heads import PooledHead
+from anytime.conversion.head_layers import PooledHead
+from anytime.conversion.initial import untrained_layers
 from anytime.conversion.outputs import first_tensor, own_loss
 from anytime.conversion.pausing import Place, Watch
 from anytime.conversion.stages import Carried, Trunk, image_size
@@ -106,11 +109,42 @@ class ConvertedNetwork(AnytimeNetwork):
         losses = [None if labels is None else own_loss(self.model, logits, labels) for logits in answers]
         return list(map(self._form, answers, losses))
 
-    def freeze(self) -> "ConvertedNetwork":
-        """Train only the new heads: the model's parameters get no gradients and its batch norm stays in eval mode."""
+    def freeze(self, train: Sequence[str] = ()) -> "ConvertedNetwork":
+        """Train only the new heads: the model's parameters get no gradients and its batch norm stays in eval mode.
+
+        Warns of layers that have their initial, random weights: they would stay random.
+
+        Args:
+            train: the modules of the model that are trained all the same, such as a classifier for new classes:
+                ``freeze(train=["fc"])``.
+
+        Examples:
+            >>> from anytime import convert
+            >>> model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 3))
+            >>> _ = [nn.init.orthogonal_(layer.weight) for layer in model]      # trained, in practice
+            >>> net = convert(model, torch.zeros(1, 8), exits=["0"]).freeze(train=["2"])
+            >>> [name for name, parameter in net.model.named_parameters() if parameter.requires_grad]
+            ['2.weight', '2.bias']
+        """
+        modules = dict(self.model.named_modules())
+        if isinstance(train, str) or not set(train) <= modules.keys():
+            near = difflib.get_close_matches(str(next((n for n in train if n not in modules), train)), modules, n=3)
+            raise AnytimeError(
+                f"freeze(train={train!r}): expected a list of the model's modules, e.g. freeze(train="
+                f"{near or [list(modules)[-1]]})"
+            )
         self.trunk.requires_grad_(False)
-        self.trunk.frozen = True
-        self.trunk.eval()
+        for name in train:
+            modules[name].requires_grad_(True)
+        self.trunk.frozen, self.trunk.trained = True, tuple(train)
+        self.train(self.training)
+        if random := untrained_layers(self.model):
+            more = f" and {len(random) - 3} more" if len(random) > 3 else ""
+            warnings.warn(
+                f"frozen layers have initial, random weights: {', '.join(random[:3])}{more}. Load the model's weights "
+                f"before you convert it, or train these layers: net.freeze(train={random[-1:]})",
+                stacklevel=2,
+            )
         return self
 
     @property
@@ -159,7 +193,7 @@ class ConvertedNetwork(AnytimeNetwork):
             if exit >= max(wanted):
                 raise _Enough
 
-        grad = torch.is_grad_enabled() and not self.trunk.frozen
+        grad = torch.is_grad_enabled() and not self.keeps_features
         try:
             with Watch(self.model, self._places, reached), torch.set_grad_enabled(grad):
                 features[self.exits - 1] = self.trunk(x)
