@@ -24,6 +24,7 @@ from anytime.network import AnytimeNetwork, Step
 from anytime.preprocessing import Preprocessing
 from anytime.saving import load, save
 from anytime.serving.engine import Engine
+from anytime.serving.start import serve
 from anytime.training.fit import FitResult, fit
 from anytime.training.recipe import Recipe
 from anytime.weights import AdaLoss, create_scheme
@@ -67,6 +68,7 @@ __all__ = [
     "predict",
     "profile",
     "save",
+    "serve",
     "start",
 ]
 

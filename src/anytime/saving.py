@@ -228,8 +228,8 @@ def _build(folder: Path, config: dict[str, Any] | None, parameters: int, trust: 
     if config is None:
         raise AnytimeError(
             f"{folder}: {CONFIG} does not say how to build this network; build it as before saving and call "
-            "load(folder, net=...); for the command line, let it build the model and train that: "
-            "anytime convert my_package.models:build --data DATA --output FOLDER"
+            "load(folder, net=...). For the command line export it, anytime.export.onnx(net, x, folder), and name that "
+            "folder, or let it build the model: anytime convert my_package.models:build --data DATA --output FOLDER"
         )
     try:
         converted = _is_converted(config)

@@ -13,6 +13,7 @@ import torch
 import anytime
 from anytime.errors import AnytimeError, require
 from anytime.evaluation import Curve
+from anytime.export.exported import ExportedNetwork
 from anytime.plotting import plot_curves
 from anytime.saving import CONFIG
 
@@ -23,6 +24,10 @@ except AnytimeError as error:
     sys.exit(f"anytime: {error}")
 
 Option = typer.Option
+BACKEND = (
+    "eager (PyTorch), onnx (ONNX Runtime, faster on CPUs; a saved model is exported first), or auto: an exported "
+    "network runs as it was exported, a saved one with PyTorch."
+)
 DEVICES = "cpu, cuda, cuda:1, mps …; auto uses an accelerator if there is one."
 DATA = "digits; cifar10, cifar100, svhn, imagenet or any owner/name on the Hugging Face Hub; or a local folder."
 SCHEMES = (
@@ -87,6 +92,11 @@ def device_named(name: str) -> torch.device:
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0]
         raise AnytimeError(f"--device {name} cannot be used here: {reason}; --device cpu always can") from None
+
+
+def moved(net: anytime.AnytimeNetwork, device: str) -> anytime.AnytimeNetwork:
+    """A network on the device of this name; exported ones stay where their runtime computes."""
+    return net if isinstance(net, ExportedNetwork) else net.to(device_named(device))
 
 
 def check_free(output: Path) -> None:

@@ -22,7 +22,7 @@ from anytime.conversion.published import preprocessing_for
 from anytime.conversion.sizes import Sizes
 from anytime.conversion.stages import Stage, Trunk, image_size
 from anytime.conversion.survey import Found, Survey, choose
-from anytime.conversion.tail import OwnExit, OwnTail, fits, last_block
+from anytime.conversion.tail import OwnExit, OwnTail, fitting, last_block
 from anytime.conversion.verification import observe, two_samples, verify
 from anytime.errors import AnytimeError
 from anytime.network import AnytimeNetwork, eval_mode
@@ -180,17 +180,17 @@ def _by_own_tail(
     usable: list[Found],
 ) -> ConvertedNetwork:
     """A network whose exits are the model's own tail."""
-    fitting = [found for found in usable if fits(captured, found, usable)]
-    if not fitting:
+    blocks = fitting(captured, usable)
+    if not blocks:
         raise AnytimeError(
             f"head='own': the tail of this {type(trunk.model).__name__} takes the features of its last block only; use "
             "head='mlp' or 'linear'"
         )
-    chosen = _choose(trunk, survey, fitting if not isinstance(exits, str | list | tuple) else usable, exits, heads)
-    if wrong := [found.place[0] for found in chosen if found not in fitting]:
+    chosen = _choose(trunk, survey, usable if isinstance(exits, str | list | tuple) else blocks, exits, heads)
+    if wrong := [found.place[0] for found in chosen if found not in blocks]:
         raise AnytimeError(
             f"head='own': the model's own tail does not take the features after {wrong[0]}; it takes those after "
-            f"{', '.join(found.place[0] for found in fitting[:4])}{', …' if len(fitting) > 4 else ''}"
+            f"{', '.join(found.place[0] for found in blocks[:4])}{', …' if len(blocks) > 4 else ''}"
         )
     places = [found.place for found in chosen]
     features = observe(trunk, places, example)

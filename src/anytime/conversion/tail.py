@@ -33,7 +33,14 @@ def _kind(found: Found) -> str:
     return re.sub(r"\d+", "#", found.place[0])
 
 
-def fits(captured: Captured, found: Found, places: Sequence[Found]) -> bool:
+def fitting(captured: Captured, places: Sequence[Found]) -> list[Found]:
+    """The places after which the model's own tail can stand: whole blocks, not the parts of one."""
+    found = [place for place in places if _fits(captured, place, places)]
+    blocks = {place.place[0] for place in found}
+    return [place for place in found if not any(place.place[0].startswith(f"{block}.") for block in blocks)]
+
+
+def _fits(captured: Captured, found: Found, places: Sequence[Found]) -> bool:
     """Whether the model's own tail can stand after this place: it takes these features, and nothing else of blocks."""
     last = last_block(found, places)
     if found.order >= last.order or found.shape != last.shape or found.batch_dim != last.batch_dim:
