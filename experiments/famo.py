@@ -52,16 +52,17 @@ class FAMO(AdaptiveScheme):
 
     @torch.no_grad()
     def _observe(self, losses: Tensor) -> None:
-        valid = losses.isfinite()
-        now = torch.where(valid, losses.clamp(min=self.floor).log(), self.before)
+        valid = self._of_trained(losses.isfinite(), True)
+        now = torch.where(losses.isfinite(), losses.clamp(min=self.floor).log(), self.before)
         fell = torch.where(self.before.isnan() | now.isnan(), 0.0, self.before - now)
-        share = self.scores.softmax(0)
+        scores = self._of_trained(self.scores, -torch.inf)
+        share = scores.softmax(0)
         pull = share * (fell - (share * fell).sum())
         # All losses are valid or the step will be skipped: then nothing moves.
         moved = (1 - self.lr * self.decay) * self.scores - self.lr * pull
         self.scores.copy_(torch.where(valid.all(), moved, self.scores))
         self.before.copy_(torch.where(valid.all(), now, self.before))
-        log_weights = self.scores.log_softmax(0) - now
+        log_weights = self._of_trained(self.scores, -torch.inf).log_softmax(0) - now
         weights = (log_weights - log_weights.amax()).exp()
         self.weights.copy_(torch.where(valid.all(), weights, self.weights))
 

@@ -304,3 +304,29 @@ def test_every_scheme(name):
 def test_a_wrong_scheme_is_told_what_would_work(name, says):
     with pytest.raises(ValueError, match=says):
         anytime.create_scheme(name, exits=4)
+
+
+@settings(max_examples=200)
+@given(sequences, st.data())
+def test_exits_without_trained_parameters_have_no_weight_and_no_influence(sequence, data):
+    """A restricted scheme weighs the others exactly as a scheme of these alone does."""
+    losses = torch.tensor(sequence)
+    exits = losses.shape[1]
+    trained = data.draw(st.lists(st.booleans(), min_size=exits, max_size=exits).filter(any))
+    for name in ("adaloss", "annealed:steps=4", "geometric-mean", "log-barrier"):
+        restricted, alone = anytime.create_scheme(name, exits), anytime.create_scheme(name, sum(trained))
+        restricted.restrict(trained)
+        for step in losses:
+            total = restricted(step.clone().requires_grad_())
+            assert total.item() == pytest.approx(alone(step[trained].requires_grad_()).item(), rel=1e-5, abs=1e-6)
+            assert torch.allclose(restricted.effective[trained], alone.weights)
+            assert not restricted.effective[~torch.tensor(trained)].any()
+
+
+def test_a_restriction_ends():
+    balance, never = anytime.AdaLoss(3), anytime.AdaLoss(3)
+    balance.restrict([True, True, False])
+    balance.restrict([True] * 3)
+    assert torch.equal(balance(torch.tensor([4.0, 2.0, 0.1])), never(torch.tensor([4.0, 2.0, 0.1])))
+    with pytest.raises(anytime.AnytimeError, match="3 losses"):
+        balance.restrict([True])

@@ -26,6 +26,7 @@ from anytime.preprocessing import Preprocessing
 from anytime.saving import load, save
 from anytime.selection import select_exits
 from anytime.serving.engine import Engine, OverloadedError
+from anytime.serving.start import serve
 from anytime.training.fit import FitResult, fit
 from anytime.training.recipe import Recipe
 from anytime.weights import AdaLoss, create_scheme
@@ -73,6 +74,7 @@ __all__ = [
     "realtime",
     "save",
     "select_exits",
+    "serve",
     "start",
 ]
 

@@ -230,8 +230,9 @@ def _build(folder: Path, config: dict[str, Any] | None, parameters: int, trust: 
     if config is None:
         raise AnytimeError(
             f"{folder}: {CONFIG} does not say how to build this network. In Python, build it as before saving: "
-            f"net = anytime.load({str(folder)!r}, net=net), then anytime.evaluate(net, data). The command line needs a "
-            "model that it can build itself: anytime convert my_package.models:build --data DATA --output FOLDER"
+            f"net = anytime.load({str(folder)!r}, net=net), then anytime.evaluate(net, data). For the command line "
+            "export it, anytime.export.onnx(net, x, folder), and name that folder, or let it build the model: "
+            "anytime convert my_package.models:build --data DATA --output FOLDER"
         )
     try:
         converted = _is_converted(config)
@@ -252,7 +253,8 @@ def _is_converted(config: dict[str, Any]) -> bool:
 def _create(config: dict[str, Any], trust: bool) -> Network:
     if is_constructor(config["model"]):
         shape = tuple(check_integer("shape", size, most=2**14) for size in config["shape"])
-        return build_converted(config["model"], shape, config["exits"], config["options"], trust=trust)
+        exits, head = config["exits"], config["head"]
+        return build_converted(config["model"], shape, exits, config["options"], head=head, trust=trust)
     if config["model"] == ENSEMBLE:
         return EANN(_create(member, trust) for member in config["members"])
     if config["model"] == COMBINED:

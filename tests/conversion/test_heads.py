@@ -1,11 +1,16 @@
 """Every exit's output has the shape of the model's own, whatever that is."""
 
+import itertools
+
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
 
 import anytime
+from anytime.conversion.head_layers import Moments, MomentsHead
 
 
 def conv_block(inside, outside, stride=1, dims=2):
@@ -168,3 +173,76 @@ def test_conversion_leaves_new_heads_as_they_were_made():
     net = anytime.convert(PerPixel(), IMAGE, exits=3).train()
     assert net.heads[0].head.bn.num_batches_tracked == 0
     assert torch.equal(net.heads[0].head.bn.running_mean, torch.zeros(8))
+
+
+def maps(channels=8, dims=2):
+    pool = (nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d)[dims - 1](1)
+    blocks = [conv_block(3 if not i else channels, channels, dims=dims) for i in range(3)]
+    return nn.Sequential(*blocks, pool, nn.Flatten(), nn.Linear(channels, 4))
+
+
+@pytest.mark.parametrize(
+    ("model", "x", "kind", "head"),
+    [
+        (maps(), IMAGE, "auto", "MomentsHead"),
+        (maps(), IMAGE, "mlp", "MomentsHead"),
+        (maps(), IMAGE, "linear", "LinearHead"),
+        (maps(dims=1), torch.randn(2, 3, 20), "auto", "MomentsHead"),
+        (maps(dims=3), torch.randn(2, 3, 5, 4, 6), "auto", "MomentsHead"),
+        (maps(dims=1), torch.randn(2, 3, 20), "linear", "MapHead"),
+        (vectors(), torch.randn(2, 16), "auto", "VectorHead"),
+        (vectors(), torch.randn(2, 16), "mlp", "VectorHead"),
+        (PerToken(), IDS, "mlp", "VectorHead"),
+    ],
+)
+def test_heads_by_name(model, x, kind, head):
+    net = anytime.convert(model.eval(), x, exits=3, head=kind)
+    assert net.paused_because is None
+    assert {type(exit.head).__name__ for exit in list(net.heads)[:-1]} == {head}
+    layers = sum(isinstance(module, nn.Linear) for module in net.heads[0].modules())
+    assert layers == (2 if kind == "mlp" or head == "MomentsHead" else 1)
+
+
+def test_unknown_heads_are_refused():
+    for head in ("tanh", 3, None):
+        with pytest.raises(anytime.AnytimeError, match="'linear', 'mlp', or a function"):
+            anytime.convert(maps(), IMAGE, exits=2, head=head)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(1, 3), st.integers(0, 1000), st.floats(-100, 100))
+def test_moments_are_means_and_deviations_of_the_cells(dims, seed, offset):
+    torch.manual_seed(seed)
+    cells = ((4,), (2, 2), (2, 2, 2))[dims - 1]
+    x = torch.randn(2, 3, *(4 * n for n in cells)) + offset
+    found = Moments(cells)(x).unflatten(2, cells)
+    for place in itertools.product(*map(range, cells)):
+        cell = x[(..., *(slice(4 * i, 4 * i + 4) for i in place))].flatten(2)
+        assert torch.allclose(found[:, :3][(..., *place)], cell.mean(2), atol=1e-4)
+        deviation = (cell.var(2, correction=0) + 1e-5).sqrt()
+        assert torch.allclose(found[:, 3:][(..., *place)], deviation, atol=1e-3)
+
+
+@pytest.mark.parametrize("x", [torch.zeros(1, 3, 8, 8), torch.ones(1, 3, 1, 1), 1e4 + torch.randn(1, 3, 5, 7)])
+def test_one_sample_of_any_size_gives_finite_gradients(x):
+    head = MomentsHead(3, 4).train()
+    x = x.requires_grad_()
+    head(x).square().sum().backward()
+    assert x.grad is not None
+    assert all(value.isfinite().all() for value in (x.grad, *(p.grad for p in head.parameters())))
+
+
+def test_what_a_head_pools_does_not_depend_on_its_parameters():
+    """A training of frozen networks keeps it."""
+    net = anytime.convert(maps().eval(), IMAGE, exits=3).freeze()
+    before = net.features(IMAGE)
+    with torch.no_grad():
+        for parameter in net.heads.parameters():
+            parameter += 1
+    after = net.features(IMAGE)
+    assert all(
+        torch.equal(a, b) for one, other in zip(before, after, strict=True) for a, b in zip(one, other, strict=True)
+    )
+    assert [tuple(pooled[0].shape) for pooled in after[:-1]] == [(2, 16, 4)] * 2
+    answers = net.eval()(IMAGE)
+    assert all(map(torch.equal, net.answers(after), answers))

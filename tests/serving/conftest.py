@@ -68,6 +68,12 @@ def started(command, log):
 
 
 @pytest.fixture(scope="session")
+def serving_started():
+    """Start any command that serves."""
+    return started
+
+
+@pytest.fixture(scope="session")
 def serve(tmp_path_factory):
     """Start `anytime serve` with these words."""
 
@@ -99,7 +105,8 @@ def serve_with(tmp_path_factory):
         "from anytime.serving.server import serve; from anytime.serving.served import Served; "
         "from anytime.serving.engine import Engine; "
         "from anytime.serving.limits import Limits; "
-        "serve(lambda loop: {'digits': Served('digits', Path(sys.argv[1]), partial(Engine, processes=0))}, port=0, "
+        "folder = Path(sys.argv[1]); start = partial(Engine, folder, processes=0); "
+        "serve(lambda loop: {'digits': Served('digits', folder, start)}, port=0, "
         "limits=Limits(**eval(sys.argv[2])), say=partial(print, flush=True))"
     )
 

@@ -13,6 +13,7 @@ import torch
 import anytime
 from anytime.errors import AnytimeError, check_integer, require
 from anytime.evaluation import Curve
+from anytime.export.exported import ExportedNetwork
 from anytime.plotting import plot_curves
 from anytime.saving import CONFIG
 
@@ -23,6 +24,10 @@ except AnytimeError as error:
     sys.exit(f"anytime: {error}")
 
 Option = typer.Option
+BACKEND = (
+    "eager (PyTorch), onnx (ONNX Runtime, faster on CPUs; a saved model is exported first), or auto: an exported "
+    "network runs as it was exported, a saved one with PyTorch."
+)
 DEVICES = "cpu, cuda, cuda:1, mps …; auto uses an accelerator if there is one."
 DATA = "digits; cifar10, cifar100, svhn, imagenet or any owner/name on the Hugging Face Hub; or a local folder."
 SCHEMES = (
@@ -100,6 +105,11 @@ def use_threads(asked: int | None, shape: Sequence[int] = ()) -> None:
         torch.set_num_threads(check_integer("--threads", asked))
     elif shape and shape[-1] * shape[-2] <= TINY:
         torch.set_num_threads(1)
+
+
+def moved(net: anytime.Network, device: str) -> anytime.Network:
+    """A network on the device of this name; exported ones stay where their runtime computes."""
+    return net if isinstance(net, ExportedNetwork) else net.to(device_named(device))
 
 
 def check_free(output: Path) -> None:

@@ -1,6 +1,7 @@
 """``anytime convert``, and networks by what ``--model`` names."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,6 +18,9 @@ from anytime.saving import load, save
 
 EXITS = "Number of exits, or the modules after which to exit: layer1,layer2 (for constructors)."
 PRETRAINED = "Start from the weights that timm or torchvision downloads, or has in its cache."
+HEAD = "Heads of the exits: linear, mlp (with a hidden layer), auto (mlp for feature maps). Default: auto."
+MEAN = "Mean of each channel, pixels from 0 to 1: 0.5,0.5,0.5. Default: what timm says of its weights, else the data's."
+STD = "Standard deviation of each channel, likewise."
 OPTIONS = "An option of the constructor: img_size=32. Repeatable."
 
 
@@ -28,9 +32,12 @@ def convert(
     data: Annotated[str, Option(help=DATA)],
     output: Annotated[Path, Option(help="Folder for the converted model.")],
     exits: Annotated[str, Option(help=EXITS)] = "4",
+    head: Annotated[str, Option(help=HEAD)] = "auto",
     option: Annotated[list[str] | None, Option(help=OPTIONS, metavar="NAME=VALUE")] = None,
     size: Annotated[int | None, Option(help="Height and width that images are resized to.")] = None,
     pretrained: Annotated[bool, Option("--pretrained", help=PRETRAINED)] = False,
+    mean: Annotated[str | None, Option(help=MEAN)] = None,
+    std: Annotated[str | None, Option(help=STD)] = None,
     seed: Annotated[int, Option(help="Seed of the initial weights.")] = 0,
     threads: Annotated[int | None, Option(help=THREADS)] = None,
 ) -> None:
@@ -56,9 +63,10 @@ def convert(
     use_threads(threads)
     images = load_data(data, size=size)
     torch.manual_seed(seed)
-    asked = {"model": model, "exits": exits, "option": option or [], "pretrained": pretrained}
+    asked = {"model": model, "exits": exits, "head": head, "option": option or [], "pretrained": pretrained}
+    asked |= {"mean": mean, "std": std}
     net = network(asked, images, trust=True)
-    net.preprocessing = images.preprocessing
+    net.preprocessing = normalized(net, images, asked).preprocessing
     about: dict[str, Any] = {"data": data, "model": model} | ({} if size is None else {"size": size})
     save(net, output, **about)
     fractions = anytime.costs(net, torch.empty(1, *images.shape, device="meta")).fractions
@@ -76,9 +84,9 @@ def network(asked: dict[str, Any], images: Data, trust: bool = False) -> Network
         if not trust and name.partition(":")[0] not in LIBRARIES:
             raise AnytimeError(f"--model {name} may be any code that is installed here: name it again, or add --trust")
         options = options_for(name, classes, channels, dict(map(_option, asked.get("option", []))))
-        wanted = {"trust": trust, "pretrained": asked.get("pretrained", False)}
+        wanted = {"head": asked.get("head", "auto"), "trust": trust, "pretrained": asked.get("pretrained", False)}
         return build_converted(name, images.shape, _exits(asked.get("exits", "4")), options, **wanted)
-    if strange := [f"--{key}" for key in ("exits", "option", "pretrained") if asked.get(key)]:
+    if strange := [f"--{key}" for key in ("exits", "head", "option", "pretrained") if asked.get(key)]:
         raise AnytimeError(f"{strange[0]} is for constructors such as timm:resnet18, not for {name}")
     if Path(name).is_dir():
         net = load(name)
@@ -86,6 +94,24 @@ def network(asked: dict[str, Any], images: Data, trust: bool = False) -> Network
             images.matching(net.preprocessing)  # refuses other classes
         return net.train()
     return named(name, num_classes=classes, in_channels=channels)
+
+
+def normalized(net: Network, images: Data, asked: dict[str, Any]) -> Data:
+    """The images as the network expects them: by --mean and --std, by what is known of its weights, or as they are."""
+    if bool(asked.get("mean")) != bool(asked.get("std")):
+        raise AnytimeError("give both --mean and --std, e.g. --mean 0.5,0.5,0.5 --std 0.5,0.5,0.5")
+    if asked.get("mean"):
+        net.preprocessing = replace(
+            images.preprocessing, mean=_numbers("mean", asked["mean"]), std=_numbers("std", asked["std"])
+        )
+    return images if net.preprocessing is None else images.normalized_as(net.preprocessing)
+
+
+def _numbers(name: str, text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise AnytimeError(f"--{name} {text}: expected one number for each channel, e.g. 0.5,0.5,0.5") from None
 
 
 def named(name: str, **options: Any) -> Network:

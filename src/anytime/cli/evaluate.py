@@ -14,10 +14,10 @@ from anytime.cli.app import (
     THREADS_BY_IMAGE,
     Option,
     app,
-    device_named,
     draw_curves,
     drawing,
     last_weights,
+    moved,
     title_of,
     typer,
     use_threads,
@@ -27,18 +27,21 @@ from anytime.data.dataset import Data
 from anytime.data.loading import load_data
 from anytime.errors import AnytimeError
 from anytime.evaluation import FRACTIONS, Curve, collect, evaluate
+from anytime.export.backend import is_exported, load_backend
 from anytime.files import read_json, write_json
 from anytime.inference.calibration import Budgeted, sweep
 from anytime.inference.policy import SCORES
 from anytime.network import Network, name_of, weights_device
 from anytime.plotting import plot_budgets
-from anytime.saving import CONFIG, load
+from anytime.saving import CONFIG
 from anytime.training.run_folder import read_run
+
+FOLDER = "The folder of a finished run, or of a saved model or an exported network (then with --data)."
 
 
 @app.command("evaluate")
 def evaluate_command(
-    run: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
+    run: Annotated[Path, typer.Argument(help=FOLDER)],
     opt: Annotated[
         list[Path] | None,
         Option(
@@ -70,7 +73,7 @@ def evaluate_command(
     if cost not in ("macs", "ms"):
         raise AnytimeError(f"--cost {cost} must be macs or ms")
     asked = asked_of(run)
-    net = load(run).to(device_named(device))
+    net = moved(load_backend(run), device)
     images = prepared(net, run, data_of(run, data))
     use_threads(threads, images.shape)
     scheme = asked.get("scheme", "run")
@@ -135,7 +138,7 @@ def _sweep(net: Network, images: Data, curve: Curve, score: str) -> dict[str, li
 
 @app.command("calibrate")
 def calibrate_command(
-    run: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
+    run: Annotated[Path, typer.Argument(help=FOLDER)],
     budget: Annotated[
         float | None, Option(help="Average cost per sample, as a share of the whole network's: 0.5 is half.")
     ] = None,
@@ -169,7 +172,7 @@ def calibrate_command(
         raise AnytimeError("give either --budget, or --risk with or without --delta (see: anytime calibrate --help)")
     if risk is not None:
         _check_unseen(run, data)
-    net = load(run).to(device_named(device))
+    net = moved(load_backend(run), device)
     images = prepared(net, run, data_of(run, data))
     use_threads(threads, images.shape)
     where = weights_device(net)
@@ -221,6 +224,8 @@ def _amount(policy: anytime.Policy, cost: float) -> str:
 
 def asked_of(folder: Path) -> dict[str, Any]:
     """The model, data and scheme of a run; of a model that ``anytime convert`` wrote, its model and data."""
+    if is_exported(folder):
+        return {}
     if not (folder / "run.json").is_file() and (folder / CONFIG).is_file():
         return read_json(folder / CONFIG, sealed=True).get("about", {})
     run = read_run(folder)

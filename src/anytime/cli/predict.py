@@ -5,14 +5,14 @@ from pathlib import Path
 from typing import Annotated
 
 import anytime
-from anytime.cli.app import DEVICES, THREADS, Option, app, device_named, typer, use_threads
+from anytime.cli.app import BACKEND, DEVICES, THREADS, Option, app, moved, typer, use_threads
 from anytime.cli.tables import prediction_table, show
 from anytime.errors import AnytimeError, check_integer
 from anytime.export.backend import load_backend
 from anytime.serving.deadlines import seconds
 from anytime.serving.embedded import FOLDER, check_backend
 
-PATHS = "Folder of a finished run or a saved model, which may be left out, and an image file."
+PATHS = "Folder of a run, a saved model or an exported network, which may be left out, and an image file."
 
 
 @app.command("predict")
@@ -20,7 +20,7 @@ def predict_command(
     paths: Annotated[list[Path], typer.Argument(metavar="[RUN] IMAGE", help=PATHS, show_default=False)],
     deadline: Annotated[str | None, Option(help="Time limit, e.g. 20ms or 0.5s. Default: none, the last exit.")] = None,
     top: Annotated[int, Option(help="Number of classes to show.")] = 5,
-    backend: Annotated[str, Option(help="eager (PyTorch) or onnx (ONNX Runtime, faster on CPUs).")] = "eager",
+    backend: Annotated[str, Option(help=BACKEND)] = "auto",
     threads: Annotated[int | None, Option(help=THREADS)] = None,
     device: Annotated[str, Option(help=DEVICES)] = "auto",
     as_json: Annotated[bool, Option("--json", help="Print only JSON.")] = False,
@@ -48,7 +48,7 @@ def predict_command(
         )
         raise AnytimeError(f"{image} is a folder: {hint}")
     check_backend(run, backend)
-    net = load_backend(run, backend).float().to(device_named("cpu" if backend == "onnx" else device))
+    net = moved(load_backend(run, backend).float(), device)
     x = net.preprocess(image)
     anytime.predict(net, x)
     prediction = anytime.predict(net, x, deadline=limit)

@@ -13,8 +13,9 @@ from anytime.cli.app import DEVICES, THREADS, Option, app, device_named, typer, 
 from anytime.cli.convert import named
 from anytime.cli.tables import models_table, profile_table, show
 from anytime.errors import AnytimeError, check_integer, require
+from anytime.export.backend import load_backend
+from anytime.export.exported import ExportedNetwork
 from anytime.export.onnx_runtime import OPENVINO
-from anytime.saving import load
 
 
 @app.command()
@@ -53,7 +54,7 @@ def profile(
         raise AnytimeError(f"--save writes the profile beside a saved model, and {model} is not a folder")
     own = None
     if Path(model).is_dir():
-        net = load(model)
+        net = load_backend(model)
         if net.preprocessing is not None:
             channels, own = channels or net.preprocessing.channels, net.preprocessing.size
     else:
@@ -61,12 +62,15 @@ def profile(
         net = named(model, in_channels=channels or 3, **options)
     side = size or net.image_size or 224
     shape = (channels or 3, *(own if own and size is None else (side, side)))
-    where = device_named(device)
+    exported = isinstance(net, ExportedNetwork)
+    if isinstance(net, ExportedNetwork) and net.description.structure is None:
+        shape = tuple(net.description.counted[0][1:])
+    where = device_named("cpu" if exported else device)
     net.to(where).eval()
     cost = anytime.costs(net, torch.empty(1, *shape, device="meta"))
     measured = anytime.profile(net, torch.randn(batch, *shape, device=where), repeats)
     path = measured.save(model) if save else None
-    others = _on_others(net, torch.randn(batch, *shape), repeats, _chosen(backends, where.type))
+    others = _on_others(net, torch.randn(batch, *shape), repeats, _chosen("none" if exported else backends, where.type))
     if as_json:
         record = {"macs": cost.macs, "params": cost.params, "seconds": measured.through, "alone": measured.alone}
         record |= {f"{name}_seconds": profile.through for name, profile in others.items()}

@@ -6,23 +6,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import anytime
-from anytime.cli.app import Option, app, typer
+from anytime.cli.app import BACKEND, Option, app, typer
 from anytime.errors import AnytimeError, check_integer, require
 from anytime.serving.embedded import FOLDER, NAME, start_engine
+from anytime.serving.start import PACKAGES
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
 
     from anytime.serving.served import Served
 
+FOLDERS = (
+    "Folders of runs, saved models or exported networks. "
+    "Default: a small model of CIFAR-10 that comes with the package."
+)
+
 
 @app.command()
 def serve(
-    runs: Annotated[list[Path] | None, typer.Argument(help="Folders of runs or saved models. Default: a small model "
-                                                           "of CIFAR-10 that comes with the package.")] = None,
+    runs: Annotated[list[Path] | None, typer.Argument(help=FOLDERS)] = None,
     host: Annotated[str, Option(help="Address to listen at; others than this machine's need a token.")] = "127.0.0.1",
     port: Annotated[int, Option(help="Port to listen at; 0 takes a free one.")] = 8000,
-    backend: Annotated[str, Option(help="eager (PyTorch) or onnx (ONNX Runtime, faster on CPUs).")] = "eager",
+    backend: Annotated[str, Option(help=BACKEND)] = "auto",
     engines: Annotated[int, Option(help="Processes that compute, for each model.")] = 1,
     queue: Annotated[int, Option(help="Requests that may wait, for each model; more are refused.")] = 256,
     token_file: Annotated[Path | None, Option(help="File with the token that clients must send.")] = None,
@@ -43,8 +48,8 @@ def serve(
     check_integer("--engines", engines, most=256)
     check_integer("--queue", queue)
     check_integer("--port", port, least=0, most=65535)
-    for module in ("starlette", "uvicorn", "httptools", "msgspec", "prometheus_client", "PIL"):
-        require(module, "serve")
+    for package in PACKAGES:
+        require(package, "serve")
     from anytime.serving.server import read_token
     from anytime.serving.server import serve as serve_models
 
@@ -82,4 +87,4 @@ def _load(
     from anytime.serving.served import Served
 
     make_engine = partial(start_engine, backend=backend, processes=engines, queue=queue, loop=loop)
-    return {name: Served(name, folder, make_engine) for name, folder in folders.items()}
+    return {name: Served(name, folder, partial(make_engine, folder)) for name, folder in folders.items()}

@@ -24,9 +24,10 @@ from anytime.cli.app import (
     title_of,
     use_threads,
 )
-from anytime.cli.convert import EXITS, OPTIONS, network
+from anytime.cli.convert import EXITS, HEAD, MEAN, OPTIONS, STD, network, normalized
 from anytime.cli.tables import curve_table, show
 from anytime.combination.network import combine
+from anytime.conversion.network import ConvertedNetwork
 from anytime.data.dataset import Data
 from anytime.data.loading import load_data
 from anytime.errors import AnytimeError, check_integer
@@ -41,6 +42,7 @@ MODELS = (
     "A name from `anytime models`, or another size: resann-N-C; the folder of a saved model, to go on from its "
     "weights; or a constructor: timm:resnet18, package.module:function. Default: resann-3-16."
 )
+FREEZE = "Train only the new heads of a converted model and leave the model as it is: minutes, for pretrained ones."
 FIT_OPTIONS = ("epochs", "lr", "batch_size", "accumulate", "precision", "compiled")
 
 
@@ -48,6 +50,8 @@ FIT_OPTIONS = ("epochs", "lr", "batch_size", "accumulate", "precision", "compile
 def train(
     model: Annotated[str | None, Option(help=MODELS)] = None,
     exits: Annotated[str | None, Option(help=EXITS)] = None,
+    head: Annotated[str | None, Option(help=HEAD)] = None,
+    freeze: Annotated[bool | None, Option("--freeze", help=FREEZE)] = None,
     option: Annotated[list[str] | None, Option(help=OPTIONS, metavar="NAME=VALUE")] = None,
     data: Annotated[str | None, Option(help=f"{DATA} Default: digits.")] = None,
     scheme: Annotated[str | None, Option(help=SCHEMES)] = None,
@@ -61,6 +65,8 @@ def train(
     subset: Annotated[int | None, Option(help="Train on a balanced random subset of this many images.")] = None,
     extra: Annotated[bool | None, Option("--extra", help="Add the data's extra training images (SVHN).")] = None,
     size: Annotated[int | None, Option(help="Height and width that images are resized to.")] = None,
+    mean: Annotated[str | None, Option(help=MEAN)] = None,
+    std: Annotated[str | None, Option(help=STD)] = None,
     seed: Annotated[int | None, Option(help=SEED)] = None,
     output: Annotated[Path | None, Option(help="The run folder. Default: one in runs/.")] = None,
     resume: Annotated[bool, Option("--resume", help="Continue the run in the output folder.")] = False,
@@ -84,12 +90,13 @@ def train(
     - What we recommend, followed by anytime combine: `anytime train --model resann-7-16-mlpheads --data cifar10`
     - `anytime train --output runs/digits-resann-3-16-adaloss-seed0 --resume`
     - Convert a model and train it: `anytime train --model timm:resnet18 --exits 4 --data cifar10`
+    - Train the exits of a pretrained model: `anytime train --model runs/r18 --freeze --data photos/`
     - On two devices: `torchrun --nproc-per-node 2 -m anytime train --model resann-7-16 --data cifar10`
     """
     given = {
-        "model": model, "exits": exits, "option": option or None, "data": data,
+        "model": model, "exits": exits, "head": head, "freeze": freeze, "option": option or None, "data": data,
         "scheme": scheme, "boosting": boosting, "epochs": epochs, "lr": learning_rate, "batch_size": batch_size,
-        "recipe": recipe, "subset": subset, "extra": extra, "size": size, "seed": seed,
+        "recipe": recipe, "subset": subset, "extra": extra, "size": size, "mean": mean, "std": std, "seed": seed,
         "accumulate": accumulate, "precision": precision, "compiled": compiled, "threads": threads,
     }  # fmt: skip
     given = {name: value for name, value in given.items() if value is not None}
@@ -122,6 +129,11 @@ def _run(
     use_threads(asked.get("threads"), images.shape)
     torch.manual_seed(asked["seed"])
     net = network(asked, images, trust="model" in given or trusted()).to(device)
+    if asked.get("freeze"):
+        if not isinstance(net, ConvertedNetwork):
+            raise AnytimeError(f"--freeze is for converted models such as timm:resnet18, not for {asked['model']}")
+        net.freeze()
+    images = normalized(net, images, asked)
     words = [images.name, Path(asked["model"]).name, asked["scheme"], f"seed{asked['seed']}"]
     if asked.get("boosting"):
         net = combine(net, "boosting")

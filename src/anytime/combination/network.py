@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable, Iterator
 from inspect import signature
-from itertools import chain
+from itertools import accumulate, chain
+from operator import or_
 from typing import Any
 
 from torch import Tensor, nn
@@ -122,6 +123,11 @@ class CombinedNetwork(Network):
     def trained_units(self) -> list[tuple[nn.Module, nn.Module | None]]:
         """Those of the network."""
         return self.net.trained_units
+
+    def trained_exits(self) -> list[bool]:
+        """An exit answers with what those before it say too."""
+        own = any(parameter.requires_grad for parameter in self.rule.parameters())
+        return list(accumulate(self.net.trained_exits(), or_, initial=own))[1:]
 
     @property
     def stages(self) -> list[nn.Module]:

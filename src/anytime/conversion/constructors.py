@@ -36,6 +36,7 @@ def build_converted(
     exits: int | float | list[str] = 4,
     options: Mapping[str, Any] | None = None,
     *,
+    head: str = "auto",
     trust: bool = False,
     pretrained: bool = False,
 ) -> ConvertedNetwork:
@@ -46,6 +47,7 @@ def build_converted(
         shape: of one input, without the samples: channels, height and width.
         exits: as for ``convert``.
         options: for the constructor; for a class of transformers, those of its config.
+        head: the kind of heads by name, as for ``convert``.
         trust: allow ``package.module:function``, which may be anything that is installed.
         pretrained: start from the weights that timm or torchvision has for the model, which it downloads or finds in
             its cache. A classifier for another number of classes keeps its random weights.
@@ -86,8 +88,16 @@ def build_converted(
     if not isinstance(model, nn.Module):
         raise AnytimeError(f"{name} returned a {type(model).__name__}; expected an nn.Module")
     example = torch.randn(1, *shape, generator=torch.Generator().manual_seed(0))
-    net = convert(model, example, exits)
-    net.config = {"model": name, "options": options, "shape": list(shape), "exits": exits}
+    net = convert(
+        model,
+        example,
+        exits,
+        head=head,
+        preprocessing=_transforms(what) if library == "torchvision" and pretrained else None,
+    )
+    if not pretrained:
+        net.preprocessing = None  # its weights are random: nothing was trained with timm's mean and deviation
+    net.config = {"model": name, "options": options, "shape": list(shape), "exits": exits, "head": head}
     return net
 
 
@@ -150,6 +160,10 @@ def _pretrained(library: str, what: str, options: dict[str, Any]) -> nn.Module:
     fitting = {name: tensor for name, tensor in theirs.items() if name in own and own[name].shape == tensor.shape}
     model.load_state_dict(fitting, strict=False)
     return model
+
+
+def _transforms(what: str) -> Any:
+    return require("torchvision.models", "examples").get_model_weights(what).DEFAULT.transforms()
 
 
 def _torchvision(what: str, options: dict[str, Any]) -> nn.Module:

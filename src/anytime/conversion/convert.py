@@ -18,12 +18,14 @@ from anytime.conversion.heads import HeadFactory, HeadMaker
 from anytime.conversion.network import ConvertedNetwork, Exit
 from anytime.conversion.outputs import find_logits
 from anytime.conversion.pausing import Pause
+from anytime.conversion.published import preprocessing_for
 from anytime.conversion.sizes import Graphs
-from anytime.conversion.stages import Trunk, image_size
+from anytime.conversion.stages import Stage, Trunk, image_size
 from anytime.conversion.survey import Found, Survey, choose
-from anytime.conversion.verification import observe, two_samples
+from anytime.conversion.tail import OwnExit, OwnTail, fitting, last_block
+from anytime.conversion.verification import observe, two_samples, verify
 from anytime.errors import AnytimeError
-from anytime.network import Network, eval_mode
+from anytime.network import AnytimeNetwork, Network, eval_mode
 
 
 def convert(
@@ -31,8 +33,9 @@ def convert(
     example: Any,
     exits: int | float | Sequence[str] = 4,
     *,
-    head: HeadMaker | None = None,
+    head: str | HeadMaker = "auto",
     logits: Callable[[Any], Tensor] | None = None,
+    preprocessing: Any = None,
 ) -> ConvertedNetwork:
     """Make a model anytime. Its parameters are shared, not copied: training one trains the other.
 
@@ -48,13 +51,21 @@ def convert(
         exits: the number of exits, spread evenly over the cost, the model's own output included; or the share of the
             cost between two exits (0.25 gives four); or the names of the modules after which to exit, in order. The
             model's own output is added unless hardly anything follows the last named module.
-        head: makes the head of an exit: ``head(shape, outputs)`` gets the shape of the features in the example, samples
-            first, and the number of outputs: of classes, or of channels where the model has an output for each pixel or
-            token. The head must return the shape of the model's own output. Default: for one output per sample BN –
-            ReLU – pool – linear for feature maps, as in the paper, layer norm – class token or mean without padding –
-            linear for tokens, layer norm – linear for vectors; for an output per pixel BN – ReLU – 1×1 convolution –
-            interpolation to the output's size; for an output per token layer norm – linear.
+        head: the heads of the exits. ``"linear"``: for one output per sample BN – ReLU – pool – linear for feature
+            maps, as in the paper, class token or mean without padding – layer norm – linear for tokens, layer norm –
+            linear for vectors; for an output per pixel BN – ReLU – 1×1 convolution – interpolation to the output's
+            size; for an output per token layer norm – linear. ``"mlp"``: with a hidden layer; feature maps are
+            described by mean and deviation of each channel in a grid. ``"auto"``: ``"mlp"`` for feature maps and
+            ``"linear"`` elsewhere. ``"own"``: the model's own tail, what follows its last block, with shared
+            parameters: exit k answers exactly what the model with its blocks cut to k answers; for models whose
+            blocks return features of one shape, and images of the example's size. Or a function: ``head(shape,
+            outputs)`` gets the shape of the features in the example, samples first, and the number of outputs: of
+            classes, or of channels where the model has an output for each pixel or token; the head must return the
+            shape of the model's own output.
         logits: returns the logits, given the model's output, if they cannot be found in it by their name.
+        preprocessing: what the model expects of its images: an ``anytime.Preprocessing``, a dict with ``mean`` and
+            ``std``, torchvision's ``weights.transforms()``, or an image processor of transformers. Default: timm's
+            description of the weights, if the model has one. ``fit`` and ``evaluate`` then normalize a ``Data`` so.
 
     Examples:
         >>> model = nn.Sequential(*(nn.Sequential(nn.Linear(16, 16), nn.ReLU()) for _ in range(6)), nn.Linear(16, 3))
@@ -77,6 +88,8 @@ def convert(
         try:
             net = _by_graph(trunk, example, survey, exits, heads)
         except NotCaptured as reason:
+            if heads.own:
+                raise AnytimeError(f"head='own' needs the model's graph, and {reason}; use another head") from reason
             net = _by_pausing(trunk, example, survey, exits, heads, str(reason))
             warnings.warn(
                 f"{type(model).__name__} is paused inside its own code at the exits, since {reason}; so samples "
@@ -84,6 +97,12 @@ def convert(
                 stacklevel=2,
             )
         net.train(was_training)  # the new heads; the modules of the model then get their own modes back
+    image = example if isinstance(example, Tensor) and example.ndim == 4 else None
+    if image is not None:
+        height, width = image.shape[2:]
+        net.preprocessing = preprocessing_for(model, preprocessing, image.shape[1], (height, width))
+    elif preprocessing is not None:
+        raise AnytimeError("preprocessing= is for images: an example of shape samples × channels × height × width")
     return net
 
 
@@ -127,6 +146,8 @@ def _by_graph(trunk: Trunk, example: Any, survey: Survey, exits: Any, heads: Hea
         if node is not None and rows is not None and rows.each == 1 and node is not captured.output:
             end = captured.end(node)
             usable.append(replace(found, order=end, live=captured.live(end), node=node, batch_dim=rows.dim))
+    if heads.own:
+        return _by_own_tail(trunk, example, survey, exits, heads, captured, usable)
     chosen = _choose(trunk, survey, usable, exits, heads)
     places = [found.place for found in chosen]
     features = observe(trunk, places, example)
@@ -145,6 +166,45 @@ def _by_graph(trunk: Trunk, example: Any, survey: Survey, exits: Any, heads: Hea
     graphs = Graphs(trunk, exits, places, survey.names(places), extra)
     graphs.add([part for part, _, _ in cut], example, survey.logits, features)
     return ConvertedNetwork(trunk, graphs.stages, exits, places, survey, tree_map(_form, example))
+
+
+def _by_own_tail(
+    trunk: Trunk,
+    example: Any,
+    survey: Survey,
+    exits: Any,
+    heads: HeadFactory,
+    captured: Captured,
+    usable: list[Found],
+) -> ConvertedNetwork:
+    """A network whose exits are the model's own tail."""
+    blocks = fitting(captured, usable)
+    if not blocks:
+        raise AnytimeError(
+            f"head='own': the tail of this {type(trunk.model).__name__} takes the features of its last block only; use "
+            "head='mlp' or 'linear'"
+        )
+    chosen = _choose(trunk, survey, usable if isinstance(exits, str | list | tuple) else blocks, exits, heads)
+    if wrong := [found.place[0] for found in chosen if found not in blocks]:
+        raise AnytimeError(
+            f"head='own': the model's own tail does not take the features after {wrong[0]}; it takes those after "
+            f"{', '.join(found.place[0] for found in blocks[:4])}{', …' if len(blocks) > 4 else ''}"
+        )
+    places = [found.place for found in chosen]
+    features = observe(trunk, places, example)
+    tails = [OwnTail(trunk, captured, last_block(found, usable)) for found in chosen]
+    extra = sorted({user for tail in tails for user in tail.users})
+    cut = captured.cut([*(found.node for found in chosen), captured.output], extra)
+    made: list[Exit] = []
+    for found, tail, (_, index, at) in zip(chosen, tails, cut, strict=False):
+        where = [at[extra.index(user)] for user in tail.users]
+        changed_later = features[found.place].changed_later
+        made.append(OwnExit(tail.eval(), index, found.batch_dim, where, captured.inputs, changed_later))
+    stages = [Stage(trunk, [part]) for part, _, _ in cut]
+    heads_made = [*made, Exit(nn.Identity(), cut[-1][1])]
+    names = survey.names(places)
+    verify(AnytimeNetwork(stages, heads_made), trunk, names, example, survey.logits, features)
+    return ConvertedNetwork(trunk, stages, heads_made, places, survey, tree_map(_form, example))
 
 
 def _by_pausing(

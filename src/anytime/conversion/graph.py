@@ -186,6 +186,10 @@ class Captured:
             parts.append((part, out.index(end), [out.index(self.users[i]) for i in extra]))
         return parts
 
+    def tail(self, features: Node, extra: Sequence[int]) -> tuple[StageFunction, list[str]]:
+        """A function from these features, and the inputs with these indices, to the output, and what it reads."""
+        return self._function([features, *(self.users[i] for i in extra)], [], [self.output])
+
     def _needs(self, body: list[Node], out: list[Node]) -> list[Node]:
         """The values from earlier stages that a stage uses or passes on."""
         own, needed = set(body), dict[Node, None]()

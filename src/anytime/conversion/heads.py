@@ -2,17 +2,23 @@
 
 from collections.abc import Callable
 from functools import partial
-from math import isqrt, prod
+from math import isqrt
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from anytime.conversion.graph import CLASS_TOKENS
+from anytime.conversion.head_layers import GridHead, MapHead, MomentsHead, PixelHead, TokenHead, VectorHead
 from anytime.errors import AnytimeError
 from anytime.models.layers import LinearHead
 
 HeadMaker = Callable[[tuple[int, ...], int], nn.Module]
 """``head(shape, outputs)``: a head for features of this shape, with this number of outputs (classes)."""
+
+KINDS = ("auto", "linear", "mlp", "own")
+"""Heads by name: with one linear layer, with a hidden layer, what was measured to be better for the features (auto), or
+the model's own tail (own)."""
+
+HIDDEN = 256
 
 
 class HeadFactory:
@@ -22,13 +28,22 @@ class HeadFactory:
         model: the model that gets exits.
         output: its output for the example.
         image: height and width of the example's image.
-        head: the user's function that makes a head, or None for the default heads.
+        head: the kind of head by name, or the user's function that makes one.
     """
 
     def __init__(
-        self, model: nn.Module, output: Tensor, image: tuple[int, ...] = (), head: HeadMaker | None = None
+        self, model: nn.Module, output: Tensor, image: tuple[int, ...] = (), head: str | HeadMaker = "auto"
     ) -> None:
-        self.model, self.output, self.image, self.head = model, output, image, head
+        if head not in KINDS and (isinstance(head, str) or not callable(head)):
+            raise AnytimeError(
+                f"head={head!r} must be {', '.join(map(repr, KINDS))}, or a function of the features' shape and the "
+                "number of outputs: head=lambda shape, outputs: nn.Module"
+            )
+        self.model, self.output, self.image = model, output, image
+        self.head = None if isinstance(head, str) else head
+        # Feature maps have a hidden layer by default: docs/convert.md has the measurements.
+        self.linear_maps, self.hidden = head == "linear", HIDDEN if head == "mlp" else 0
+        self.own = head == "own"
         shape = tuple(output.shape)
         self.channel_dim = _channel_dim(shape, model, default=2 if len(shape) == 3 else 1)
         self.outputs = shape[self.channel_dim]
@@ -37,7 +52,7 @@ class HeadFactory:
 
     def fits(self, shape: tuple[int, ...], name: str) -> bool:
         """Whether a head can be made for features of this shape after this module."""
-        return self.head is not None or self._default(shape, name, False) is not None
+        return self.own or self.head is not None or self._default(shape, name, False) is not None
 
     def make(self, features: Tensor, name: str, class_token: bool, mask: Tensor | None) -> tuple[nn.Module, bool]:
         """A head, checked on the features, and whether it takes the padding mask.
@@ -103,15 +118,17 @@ class HeadFactory:
             return None
         if len(output) == 2:
             if len(shape) == 2:
-                return partial(VectorHead, width, outputs)
+                return partial(VectorHead, width, outputs, self.hidden)
             if tokens:
-                return partial(TokenHead, width, outputs, class_token)
+                return partial(TokenHead, width, outputs, class_token, self.hidden)
+            if not self.linear_maps:
+                return partial(MomentsHead, width, outputs, len(shape) - 2, channels, HIDDEN)
             if len(shape) == 4 and channels == 1:
                 return partial(LinearHead, width, outputs)
             return partial(MapHead, width, outputs, len(shape) - 2, channels)
         if self.channel_dim == len(output) - 1:
             same = channels == last and shape[:-1] == output[:-1]
-            return partial(VectorHead, width, outputs) if same else None
+            return partial(VectorHead, width, outputs, self.hidden) if same else None
         if len(shape) == len(output):
             return partial(PixelHead, width, outputs, output[2:], channels, self.image)
         grid = _grid(tokens, output[2:], self.class_token) if tokens and len(output) == 4 else None
@@ -134,104 +151,3 @@ def _grid(tokens: int, size: tuple[int, ...], class_token: bool) -> tuple[int, i
     columns = rows * size[1] // size[0]
     exact = rows * size[1] == columns * size[0] and rows > 0
     return (rows, columns) if exact and (rows * columns == tokens or class_token) else None
-
-
-class VectorHead(nn.Sequential):
-    """Layer norm – linear: of a vector, or of each token."""
-
-    def __init__(self, features: int, outputs: int) -> None:
-        super().__init__(nn.LayerNorm(features), nn.Linear(features, outputs))
-
-
-class TokenHead(nn.Module):
-    """Layer norm – class token, or mean over the tokens that are not padding – linear."""
-
-    def __init__(self, features: int, outputs: int, class_token: bool = False) -> None:
-        super().__init__()
-        self.norm, self.fc = nn.LayerNorm(features), nn.Linear(features, outputs)
-        self.class_token = class_token
-
-    def forward(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Logits."""
-        if self.class_token:
-            return self.fc(self.norm(tokens[:, 0]))
-        tokens = self.norm(tokens)
-        if mask is None:
-            return self.fc(tokens.mean(1))
-        weight = mask.to(tokens.dtype)[..., None]
-        return self.fc((tokens * weight).sum(1) / weight.sum(1).clamp(min=1))
-
-
-class MapHead(nn.Module):
-    """The paper's predictor, BN – ReLU – pool – linear, for maps of 1 or 3 dimensions or with channels last."""
-
-    def __init__(self, channels: int, outputs: int, dims: int, channel_dim: int) -> None:
-        super().__init__()
-        self.bn = _NORMS[dims - 1](channels)
-        self.fc, self.channel_dim = nn.Linear(channels, outputs), channel_dim
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Logits."""
-        return self.fc(F.relu(self.bn(x.movedim(self.channel_dim, 1))).flatten(2).mean(2))
-
-
-class PixelHead(nn.Module):
-    """BN – ReLU – 1×1 convolution – interpolation to the size of the model's output: logits for each pixel.
-
-    Args:
-        channels: of the features.
-        outputs: of each pixel.
-        size: of the output.
-        channel_dim: the dimension of the features that holds the channels.
-        image: size of the images of which the output has that size; the output follows it.
-    """
-
-    follows_image = True
-
-    def __init__(
-        self, channels: int, outputs: int, size: tuple[int, ...], channel_dim: int = 1, image: tuple[int, ...] = ()
-    ) -> None:
-        super().__init__()
-        self.bn = _NORMS[len(size) - 1](channels)
-        self.conv = _CONVOLUTIONS[len(size) - 1](channels, outputs, 1)
-        self.size, self.channel_dim, self.image = size, channel_dim, image
-
-    def forward(self, x: Tensor, image: tuple[int, ...] = ()) -> Tensor:
-        """Logits, for an image of this size."""
-        logits = self.conv(F.relu(self.bn(x.movedim(self.channel_dim, 1))))
-        return _resize(logits, _follow(self.size, self.image, image))
-
-
-class GridHead(nn.Module):
-    """Layer norm – linear for each token, laid out as an image – interpolation: logits for each pixel."""
-
-    follows_image = True
-
-    def __init__(
-        self, features: int, outputs: int, grid: tuple[int, int], size: tuple[int, ...], image: tuple[int, ...] = ()
-    ) -> None:
-        super().__init__()
-        self.fc = VectorHead(features, outputs)
-        self.grid, self.size, self.image = grid, size, image
-
-    def forward(self, tokens: Tensor, image: tuple[int, ...] = ()) -> Tensor:
-        """Logits, for an image of this size."""
-        grid = _follow(self.grid, self.image, image)
-        logits = self.fc(tokens[:, -prod(grid) :])
-        return _resize(logits.movedim(2, 1).unflatten(2, grid), _follow(self.size, self.image, image))
-
-
-def _follow(size: tuple[int, ...], image: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
-    """What has this size for an image has it in proportion for another one; a part of a pixel is a pixel."""
-    if other == image or len(other) != len(image) or len(image) != len(size):
-        return size
-    return tuple(-(-n * now // then) for n, then, now in zip(size, image, other, strict=True))
-
-
-_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
-
-
-def _resize(x: Tensor, size: tuple[int, ...]) -> Tensor:
-    mode = ("linear", "bilinear", "trilinear")[len(size) - 1]
-    return x if x.shape[2:] == size else F.interpolate(x, size, mode=mode, align_corners=False)

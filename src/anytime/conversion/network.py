@@ -1,12 +1,16 @@
 """ConvertedNetwork: a user's model with exits."""
 
 import copy
+import difflib
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from anytime.conversion.head_layers import PooledHead
+from anytime.conversion.initial import untrained_layers
 from anytime.conversion.outputs import first_tensor, own_loss
 from anytime.conversion.pausing import Place, Watch
 from anytime.conversion.stages import Carried, Trunk, image_size
@@ -95,12 +99,69 @@ class ConvertedNetwork(AnytimeNetwork):
         losses = [None if labels is None else own_loss(self.model, logits, labels) for logits in answers]
         return list(map(self._form, answers, losses))
 
-    def freeze(self) -> "ConvertedNetwork":
-        """Train only the new heads: the model's parameters get no gradients and its batch norm stays in eval mode."""
+    def freeze(self, train: Sequence[str] = ()) -> "ConvertedNetwork":
+        """Train only the new heads: the model's parameters get no gradients and its batch norm stays in eval mode.
+
+        Warns of layers that have their initial, random weights: they would stay random.
+
+        Args:
+            train: the modules of the model that are trained all the same, such as a classifier for new classes:
+                ``freeze(train=["fc"])``.
+
+        Examples:
+            >>> from anytime import convert
+            >>> model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 3))
+            >>> _ = [nn.init.orthogonal_(layer.weight) for layer in model]      # trained, in practice
+            >>> net = convert(model, torch.zeros(1, 8), exits=["0"]).freeze(train=["2"])
+            >>> [name for name, parameter in net.model.named_parameters() if parameter.requires_grad]
+            ['2.weight', '2.bias']
+        """
+        modules = dict(self.model.named_modules())
+        if isinstance(train, str) or not set(train) <= modules.keys():
+            near = difflib.get_close_matches(str(next((n for n in train if n not in modules), train)), modules, n=3)
+            raise AnytimeError(
+                f"freeze(train={train!r}): expected a list of the model's modules, e.g. freeze(train="
+                f"{near or [list(modules)[-1]]})"
+            )
         self.trunk.requires_grad_(False)
-        self.trunk.frozen = True
-        self.trunk.eval()
+        for name in train:
+            modules[name].requires_grad_(True)
+        self.trunk.frozen, self.trunk.trained = True, tuple(train)
+        self.train(self.training)
+        if random := untrained_layers(self.model):
+            more = f" and {len(random) - 3} more" if len(random) > 3 else ""
+            warnings.warn(
+                f"frozen layers have initial, random weights: {', '.join(random[:3])}{more}. Load the model's weights "
+                f"before you convert it, or train these layers: net.freeze(train={random[-1:]})",
+                stacklevel=2,
+            )
         return self
+
+    @property
+    def keeps_features(self) -> bool:
+        """Whether the model is frozen, so that the heads alone are trained, on features that do not change."""
+        return self.trunk.frozen and not any(p.requires_grad for p in self.trunk.parameters())
+
+    @torch.no_grad()
+    def features(self, x: Any) -> list[tuple[Any, ...]]:
+        """What the head of each exit is given: the features of the frozen model, with the padding mask if it takes one.
+
+        Examples:
+            >>> from anytime import convert
+            >>> net = convert(nn.Sequential(*(nn.Linear(8, 8) for _ in range(4))), torch.zeros(1, 8), exits=2).freeze()
+            >>> first, last = net.features(torch.zeros(5, 8))
+            >>> torch.equal(net.answers([first, last])[0], net(torch.zeros(5, 8))[0])
+            True
+        """
+        found, state = [], x
+        for stage, exit in zip(self.stages, self.heads, strict=True):
+            state = stage(state)
+            found.append(exit.pooled(*exit.inputs(state)))  # type: ignore[operator]
+        return found
+
+    def answers(self, features: Sequence[tuple[Any, ...]], only: Iterable[int] | None = None) -> list[Tensor]:
+        """The logits of the exits, given their features."""
+        return [self.heads[exit].answer(*features[exit]) for exit in sorted(self.exit_indices(only))]  # type: ignore[operator]
 
     def _steps(self, x: Any, wanted: frozenset[int]) -> Iterator[Any]:
         if not self.training or not wanted:
@@ -122,7 +183,7 @@ class ConvertedNetwork(AnytimeNetwork):
             if exit >= max(wanted):
                 raise _Enough
 
-        grad = torch.is_grad_enabled() and not self.trunk.frozen
+        grad = torch.is_grad_enabled() and not self.keeps_features
         try:
             with Watch(self.model, self._places, reached), torch.set_grad_enabled(grad):
                 features[self.exits - 1] = self.trunk(x)
@@ -165,21 +226,38 @@ class Exit(nn.Module):
 
     def forward(self, state: Any) -> Tensor:
         """Logits."""
-        if isinstance(state, Carried):
-            mask = state.values[self.mask[1]] if self.mask else None
-            return self._apply_head(state.values[self.index], mask, state.size)
-        features = first_tensor(state.value)
-        assert features is not None
-        return self.evaluate(features, state.going.x)
+        return self._apply_head(self.inputs(state))
 
     def evaluate(self, features: Tensor, x: Any) -> Tensor:
         """Logits, with the mask from the network's input."""
-        return self._apply_head(features, x[self.mask[0]] if self.mask else None, image_size(x))
+        return self._apply_head(self._inputs(features, x[self.mask[0]] if self.mask else None, image_size(x)))
 
-    def _apply_head(self, features: Tensor, mask: Tensor | None, size: tuple[int, ...]) -> Tensor:
+    def inputs(self, state: Any) -> tuple[Any, ...]:
+        """What the head takes of a state: features with samples first, the padding mask, the image's size."""
+        if isinstance(state, Carried):
+            return self._inputs(state.values[self.index], state.values[self.mask[1]] if self.mask else None, state.size)
+        features = first_tensor(state.value)
+        assert features is not None
+        x = state.going.x
+        return self._inputs(features, x[self.mask[0]] if self.mask else None, image_size(x))
+
+    def _inputs(self, features: Tensor, mask: Tensor | None, size: tuple[int, ...]) -> tuple[Any, ...]:
         features = features.movedim(self.batch_dim, 0) if self.batch_dim else features
         inputs = (features,) if mask is None else (features, mask)
-        if getattr(self.head, "follows_image", False):
-            inputs = (*inputs, size)
+        return (*inputs, size) if getattr(self.head, "follows_image", False) else inputs
+
+    def _apply_head(self, inputs: tuple[Any, ...]) -> Tensor:
         # In training mode all heads run at last, and the features of two exits may be the same memory.
         return self.head(*clone_tensors(inputs) if changes_input(self.head, *inputs) else inputs)
+
+    def pooled(self, *inputs: Any) -> tuple[Any, ...]:
+        """A copy of the head's inputs, or of what a head that pools them first makes of them: it is much smaller."""
+        if isinstance(self.head, PooledHead):
+            return (self.head.pool(*inputs),)
+        return clone_tensors(inputs)
+
+    def answer(self, *pooled: Any) -> Tensor:
+        """Logits, given what ``pooled`` returned."""
+        if isinstance(self.head, PooledHead):
+            return self.head.classify(*pooled)
+        return self._apply_head(pooled)

@@ -26,6 +26,8 @@ class Trunk(nn.Module):
     def __init__(self, model: nn.Module, logits: Callable[[Any], Tensor]) -> None:
         super().__init__()
         self.model, self.logits, self.frozen = model, logits, False
+        self.trained: tuple[str, ...] = ()
+        """The modules of the model that are trained though the rest is frozen."""
 
     def forward(self, x: Any) -> Tensor:
         """The model's own logits."""
@@ -38,8 +40,11 @@ class Trunk(nn.Module):
         return self.model(*x) if isinstance(x, tuple | list) else self.model(x)
 
     def train(self, mode: bool = True) -> "Trunk":
-        """A frozen trunk stays in eval mode."""
-        return super().train(mode and not self.frozen)
+        """A frozen trunk stays in eval mode, but for the modules that are trained."""
+        super().train(mode and not self.frozen)
+        for name in self.trained:
+            self.model.get_submodule(name).train(mode)
+        return self
 
 
 @dataclass(frozen=True)

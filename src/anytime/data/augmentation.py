@@ -20,11 +20,17 @@ class Augmentation:
         pad: Pixels of zero padding on each side before a random crop to the original size; 0 for none.
         flip: Mirror images left to right with probability 1/2.
         blur: Largest standard deviation of a Gaussian blur, in pixels; 0 for none.
+        crop: Whether streamed images are cropped at random; the center is kept otherwise.
     """
 
     pad: int = 0
     flip: bool = False
     blur: float = 0.0
+    crop: bool = True
+
+    def changes(self, streamed: bool) -> bool:
+        """Whether an image may be another one in each epoch."""
+        return self.flip or (self.crop if streamed else bool(self.pad or self.blur))
 
     def __call__(self, pixels: Tensor, seed: int, first: int, total: int) -> Tensor:
         """Augment N × C × H × W bytes: the images from position ``first`` on of a batch of ``total`` with this seed."""

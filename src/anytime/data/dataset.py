@@ -109,6 +109,15 @@ class Data:
                 f"{_channels(preprocessing.channels)}; data {self.name!r} has {_some(self.classes)} and "
                 f"{_channels(self.shape[0])}"
             )
+        return self.normalized_as(preprocessing)
+
+    def normalized_as(self, preprocessing: Preprocessing) -> "Data":
+        """The same images and classes, normalized by the mean and deviation that a network expects."""
+        if preprocessing.channels != self.shape[0]:
+            raise AnytimeError(
+                f"the network is for images of {_channels(preprocessing.channels)}; data {self.name!r} has "
+                f"{_channels(self.shape[0])}"
+            )
         return replace(self, mean=list(preprocessing.mean), std=list(preprocessing.std))
 
     def batches(

@@ -70,14 +70,13 @@ class Stream:
         return self
 
     def batches(self, takes: Iterable[Take], augmentation: Augmentation | None = None) -> Iterator[Images]:
-        """One batch after the other, decoded ahead; with an augmentation, cropped at random."""
+        """One batch after the other, decoded ahead; with an augmentation, cropped and mirrored at random."""
         jobs = [
             [(int(self.which[i]), mix(take.seed, take.first + place)) for place, i in enumerate(take.indices.tolist())]
             for take in takes
         ]
-        crops = _Crops(
-            self.encoded, self.size, augmentation is not None, augmentation is not None and augmentation.flip
-        )
+        augmentation = augmentation or Augmentation(crop=False)
+        crops = _Crops(self.encoded, self.size, augmentation.crop, augmentation.flip)
         loader = DataLoader(crops, batch_sampler=jobs, num_workers=self.workers, collate_fn=_collate)
         for batch in _watched(loader):
             if isinstance(batch, str):  # what went wrong in a worker, without the stack trace that it would add
@@ -120,20 +119,20 @@ class _Crops(Dataset[Any]):
             image = self.encoded.image(index)
         except AnytimeError as error:
             return str(error)
+        draw = np.random.default_rng(seed)
         if self.random:
-            image = self._random_crop(image, np.random.default_rng(seed))
+            image = self._random_crop(image, draw)
         else:
             image = center_crop(image, (self.size, self.size), CROP)
+        if self.flip and draw.random() < 0.5:
+            image = image.transpose(require("PIL.Image", "data").Transpose.FLIP_LEFT_RIGHT)
         return np.array(image), int(self.encoded.labels[index])
 
     def _random_crop(self, image: Any, draw: np.random.Generator) -> Any:
         pillow = require("PIL.Image", "data")
         width, height = image.size
         box = _random_box(width, height, draw)
-        image = image.resize((self.size, self.size), pillow.Resampling.BILINEAR, box=box, reducing_gap=2.0)
-        if self.flip and draw.random() < 0.5:
-            image = image.transpose(pillow.Transpose.FLIP_LEFT_RIGHT)
-        return image
+        return image.resize((self.size, self.size), pillow.Resampling.BILINEAR, box=box, reducing_gap=2.0)
 
 
 def _random_box(width: int, height: int, draw: np.random.Generator) -> tuple[float, float, float, float]:

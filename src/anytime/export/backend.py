@@ -17,26 +17,31 @@ from anytime.inference.policy import Policy
 from anytime.network import Network
 from anytime.saving import CONFIG, load
 
-BACKENDS = ("eager", "onnx")
+BACKENDS = ("auto", "eager", "onnx")
 
 
-def load_backend(folder: str | Path, backend: str = "eager") -> Network:
-    """Load a saved model to be run by PyTorch (``eager``) or by ONNX Runtime (``onnx``).
+def is_exported(folder: Path) -> bool:
+    """Whether a folder holds an exported network and no model that it was made from."""
+    return (folder / DESCRIPTION).is_file() and not (folder / CONFIG).is_file()
 
-    For ``onnx`` the model is exported to ``onnx/`` in its folder, unless that is there and of this model.
+
+def load_backend(folder: str | Path, backend: str = "auto") -> Network:
+    """Load a saved model to be run by PyTorch (``eager``) or by ONNX Runtime (``onnx``), or an exported network.
+
+    For ``onnx`` a saved model is exported to ``onnx/`` in its folder, unless that is there and of this model.
 
     Args:
-        folder: of a finished run or a saved model; also that of an exported network, if no model is in it.
-        backend: ``eager`` or ``onnx``.
+        folder: of a finished run, a saved model or an exported network.
+        backend: ``eager`` or ``onnx``; ``auto``: an exported network runs as it was exported, a saved one with PyTorch.
     """
     folder = Path(folder)
     if backend not in BACKENDS:
         raise AnytimeError(f"backend={backend!r} must be one of {', '.join(BACKENDS)}")
-    if backend == "eager":
-        return load(folder)
-    if (folder / DESCRIPTION).is_file() and not (folder / CONFIG).is_file():
+    if is_exported(folder):
+        if backend == "eager":
+            raise AnytimeError(f"{folder} holds an exported network, which PyTorch does not run: backend='auto'")
         return load_exported(folder)
-    return load_exported(export_run(folder))
+    return load_exported(export_run(folder)) if backend == "onnx" else load(folder)
 
 
 def export_run(folder: Path, output: Path | None = None, to: str = "onnx", **options: object) -> Path:

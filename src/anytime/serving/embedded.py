@@ -17,16 +17,16 @@ NAME = "cifar10"
 
 def check_backend(folder: Path, backend: str) -> None:
     """Refuse to export it: nothing is written to the package's folder."""
-    if folder == FOLDER and backend != "eager":
+    if folder == FOLDER and backend == "onnx":
         raise AnytimeError(f"--backend {backend} exports a model beside itself: copy {FOLDER} and give the copy's path")
 
 
-def start_engine(folder: Path, backend: str = "eager", **options: Any) -> Engine:
+def start_engine(folder: Path, backend: str = "auto", **options: Any) -> Engine:
     """An engine for a model, this one or another: see ``Engine`` for the options.
 
     Args:
-        folder: of a run or a saved model.
-        backend: ``eager`` (PyTorch) or ``onnx`` (ONNX Runtime).
+        folder: of a run, a saved model or an exported network.
+        backend: ``eager`` (PyTorch), ``onnx`` (ONNX Runtime) or ``auto``.
         options: of the engine.
     """
     check_backend(folder, backend)

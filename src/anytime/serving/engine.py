@@ -42,13 +42,14 @@ class Engine:
     graph (``net.paused_because``) shares batches only at its first stage, and cannot be served here.
 
     Args:
-        net: the network, or the folder of a saved one.
+        net: the network, or the folder of a saved or an exported one.
         policy: samples that an exit is sure of leave there. Default: the folder's, if it has one; False for none.
         accuracy: of each exit, on held-out data: what a deeper exit is worth. Default: the folder's evaluation; where
             there is none, every exit is assumed to be better than the one before by as much.
         profile: seconds of the stages by batch. Default: those saved in the folder; where there are none, measured now.
         example: one sample, a batch of one. Default: an image as the network's preprocessing or architecture says.
-        backend: what runs a saved network: ``eager`` (PyTorch) or ``onnx`` (its exported stages on ONNX Runtime).
+        backend: what runs the network of a folder: ``eager`` (PyTorch), ``onnx`` (its exported stages on ONNX Runtime),
+            or ``auto``: an exported network runs as it was exported, a saved one with PyTorch.
         processes: number of engine processes, each with a copy of the network. 0: a thread of this process, which is
             for tests and simple programs: Python's lock is shared with everything else here.
         threads: torch's threads in each process.
@@ -78,7 +79,7 @@ class Engine:
         accuracy: Sequence[float] | None = None,
         profile: BatchTimes | None = None,
         example: Any = None,
-        backend: str = "eager",
+        backend: str = "auto",
         processes: int = 1,
         threads: int = 1,
         spare: bool = True,

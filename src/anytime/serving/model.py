@@ -29,7 +29,8 @@ class Source(NamedTuple):
     def load(self) -> Any:
         """The network."""
         net = load_backend(self.folder, self.backend)
-        return net.float() if self.backend == "eager" else net  # processors are slow with the 16 bits that some have
+        # Processors are slow with the 16 bits that some networks have.
+        return net if net.exported else net.float()
 
     @property
     def may_be_written(self) -> bool:
@@ -62,7 +63,7 @@ class Model:
         accuracy: Sequence[float] | None,
         profile: BatchTimes | None,
         example: Any,
-        backend: str = "eager",
+        backend: str = "auto",
     ) -> "Model":
         """The model of a network or a folder; see ``Engine``."""
         folder = Path(net) if isinstance(net, str | Path) else None

@@ -75,18 +75,18 @@ class Served:
 
     Args:
         name: what clients call it.
-        folder: a run folder or a saved model.
-        make_engine: starts an engine for a folder.
+        folder: of a run, a saved model or an exported network; None for a network in memory.
+        make_engine: starts an engine for it.
     """
 
-    def __init__(self, name: str, folder: Path, make_engine: Callable[[Path], Engine]) -> None:
+    def __init__(self, name: str, folder: Path | None, make_engine: Callable[[], Engine]) -> None:
         self.name, self.folder, self._make_engine = name, folder, make_engine
         self.loaded = self._load()
         self._loading = asyncio.Lock()
         self._next: asyncio.Future[None] | None = None  # the reload that has not begun to read the folder
 
     def _load(self) -> Loaded:
-        engine = self._make_engine(self.folder)
+        engine = self._make_engine()
         net, example = engine.model.net, engine.model.example
         shape = tuple(example.shape[1:]) if isinstance(example, Tensor) else None
         prepared = net.preprocessing

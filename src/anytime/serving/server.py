@@ -5,6 +5,7 @@ import logging
 import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -142,6 +143,9 @@ class Server(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Handle signals until the end; unlike uvicorn's, none is raised again afterwards."""
+        if threading.current_thread() is not threading.main_thread():  # which alone receives signals
+            yield
+            return
         handlers = {signal.SIGINT: self.handle_exit, signal.SIGTERM: self.handle_exit}
         if hasattr(signal, "SIGHUP"):
             handlers[signal.SIGHUP] = self._handle_reload

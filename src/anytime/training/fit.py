@@ -54,6 +54,7 @@ def fit(
     accumulate: int = 1,
     precision: str = "float32",
     compiled: bool = False,
+    features_gb: float = 2.0,
     show: bool = True,
     on_step: Callable[[dict[str, Any]], object] | None = None,
     on_epoch: Callable[[dict[str, Any]], object] | None = None,
@@ -82,8 +83,8 @@ def fit(
             answers for a loss about classes, else the loss.
         validation: batches that are evaluated after every epoch; of an iterator a list is made. Default: the validation
             images of a ``Data``.
-        recipe: the hyperparameters. Default: the recipe that suits the data, as on the command line; for other batches
-            the paper's, ``Recipe()``.
+        recipe: the hyperparameters. Default: for a frozen network (``net.freeze()``) the recipe for heads; else the
+            recipe that suits the data, as on the command line, and for other batches the paper's, ``Recipe()``.
         seed: of the order of the images, their augmentation and dropout. The caller's own generators are left alone.
             For other batches torch's generator is seeded before each one is fetched: so a ``DataLoader`` without a
             generator of its own shuffles by this seed.
@@ -97,6 +98,10 @@ def fit(
             other, to save memory. The scheme is called once for each part.
         precision: ``float32``, or ``bfloat16`` or ``float16`` on devices that are faster with it.
         compiled: run the network through ``torch.compile``: slow to start, faster afterwards.
+        features_gb: of a frozen network the heads alone are trained. If the samples are the same in every epoch (a
+            ``Data`` without augmentation, a list of batches, a ``DataLoader`` whose samples do not change), the
+            features are computed once and kept in memory up to so many gigabytes; what is more goes to a temporary
+            file. 0: they are computed anew in every epoch.
         show: whether to show progress.
         on_step: called after every step with a dict: ``epoch`` and ``step``, counted from 1, ``lr``, and ``losses``, a
             tensor on the network's device (to read it is to wait for the device).
@@ -119,12 +124,18 @@ def fit(
     if validation is not None:
         check_batches("validation", validation)
         validation = list(validation) if runs_out(validation) else validation
-    recipe = recipe_with(recipe, data, changes)
+    recipe = recipe_with(recipe, data, changes, net.keeps_features)
+    check_number("features_gb", features_gb)
     if not isinstance(scheme, str) and not callable(scheme):
         raise AnytimeError(f"scheme={scheme!r} must be a name such as 'adaloss', or a function of the losses")
     if not isinstance(output, str | os.PathLike | None):
         raise AnytimeError(f"output={output!r} must be a folder, as a string or a path")
     check_number("checkpoint_seconds", checkpoint_seconds)
+    if not any(net.trained_exits()):
+        raise AnytimeError(
+            "no parameter of this network is trained: its weights are frozen and its heads have none; "
+            "net.requires_grad_() trains everything"
+        )
     device = next(net.parameters()).device
     tasks = tasks_of(loss)
     if isinstance(scheme, str):
@@ -134,6 +145,8 @@ def fit(
     if compiled and watchers(scheme):
         raise AnytimeError("the scheme first-order looks into the network, which compiled=True does not allow")
     images = isinstance(data, Data)
+    if isinstance(data, Data) and net.preprocessing is not None:
+        data = data.normalized_as(net.preprocessing)
     training = Training(
         net=net,
         data=data.to(device) if images else data,
@@ -143,6 +156,7 @@ def fit(
         accumulate=accumulate,
         precision=precision,
         compiled=compiled,
+        features_gb=features_gb,
         loss=loss,
         metric=metric,
         validation=validation,
@@ -158,6 +172,7 @@ def fit(
         torch.random.fork_rng([device] if device.type == "cuda" else []),
     ):
         distributed.wait()  # the first process has looked at the folder
+        training.prepare(show and first)
         if path and has_checkpoint(path):
             training.state.restore(*load_checkpoint(path))
         if folder:

@@ -26,6 +26,7 @@ from anytime.training.checkpoint import has_checkpoint
 from anytime.training.epochs import Epochs, ImageEpochs, LoaderEpochs, Step
 from anytime.training.guard import Guard
 from anytime.training.interrupt import stop_requested
+from anytime.training.kept import KeptEpochs, kept_epochs
 from anytime.training.objective import Objective
 from anytime.training.pace import Pace
 from anytime.training.recipe import Recipe, create_optimizer
@@ -33,6 +34,8 @@ from anytime.training.run_folder import RunFolder
 from anytime.training.state import State, named_parameters
 from anytime.training.statistics import keeping_up
 from anytime.weights.annealed import set_steps
+from anytime.weights.first_order import watchers
+from anytime.weights.scheme import WeightScheme
 
 
 @dataclass(kw_only=True)
@@ -47,6 +50,7 @@ class Training:
     accumulate: int = 1
     precision: str = "float32"
     compiled: bool = False
+    features_gb: float = 0.0
     loss: Function = cross_entropy
     metric: Function | None = None
     validation: Any = None
@@ -58,24 +62,23 @@ class Training:
         self.device = next(self.net.parameters()).device
         self.check()
         self.source = self.epochs()
-        if isinstance(self.scheme, nn.Module):
-            steps = self.source.steps
-            set_steps(self.scheme, steps and steps * self.recipe.epochs * self.accumulate)
         options = (self.recipe.label_smoothing, self.device)
         self.objective = Objective(self.net, self.scheme, self.loss, self.metric, *options)
         self.only = self.objective.only
         self.exits = list(range(self.net.exits)) if self.only is None else self.only
         if isinstance(self.data, Data):
             self.check_answers(self.data)
-        self.forward: Callable[..., list[Tensor]] = torch.compile(self.net) if self.compiled else self.net
+        kept = isinstance(self.source, KeptEpochs)
+        forward: Any = self.net.answers if kept else self.net
+        self.forward: Callable[..., list[Tensor]] = torch.compile(forward) if self.compiled else forward
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.precision == "float16")
         self.named = named_parameters(self.net, self.scheme)
         own = list(self.net.parameters())
-        self.optimizer = create_optimizer(self.recipe, own, list(self.named.values())[len(own) :])
+        self.optimizer = create_optimizer(self.recipe, self.net, list(self.named.values())[len(own) :])
         self.average = WeightAverage(self.net, self.recipe.ema)
         self.statistics = [buffer for buffer in self.net.buffers() if buffer.is_floating_point()]
         averages = self.scheme.buffers() if isinstance(self.scheme, nn.Module) else ()
-        buffers = [*self.net.buffers(), *averages]
+        buffers = [*(self.net.get_submodule("heads") if kept else self.net).buffers(), *averages]
         self.guard = Guard(self.named, buffers, self.exits, self.net.exits, self.source.steps, self.device)
         digest = hashlib.blake2b(json.dumps(self.facts(), sort_keys=True).encode(), digest_size=8).hexdigest()
         sizes = {"epochs": self.recipe.epochs, "exits": len(self.exits)}
@@ -98,9 +101,22 @@ class Training:
 
     def epochs(self) -> Epochs:
         """Where the batches come from."""
-        if isinstance(self.data, Data):
-            return ImageEpochs(self.data, self.recipe, self.seed, self.accumulate, self.device)
-        return LoaderEpochs(self.net, self.data, self.seed, self.accumulate, self.device)
+        common = (self.recipe, self.seed, self.accumulate, self.device)
+        source = (
+            ImageEpochs(self.data, *common)
+            if isinstance(self.data, Data)
+            else LoaderEpochs(self.net, self.data, *common[1:])
+        )
+        gigabytes = 0 if watchers(self.scheme) else self.features_gb
+        return kept_epochs(self.net, self.data, source, *common, gigabytes) or source
+
+    def prepare(self, show: bool) -> None:
+        """Compute what an epoch needs; then it is known how many steps it has."""
+        if isinstance(self.source, KeptEpochs):
+            self.source.prepare(show)
+        steps = self.guard.steps = self.source.steps
+        if isinstance(self.scheme, nn.Module):
+            set_steps(self.scheme, steps and steps * self.recipe.epochs * self.accumulate)
 
     def check_answers(self, data: Data) -> None:
         """Refuse a network that cannot take the images or has too few classes for them."""
@@ -167,7 +183,7 @@ class Training:
         for step in self.source.from_step(self.state.epoch, self.state.position):
             lr = self.lr(self.state.position)
             for group in self.optimizer.param_groups:
-                group["lr"] = lr
+                group["lr"] = lr * group["share"]
             begun = time.perf_counter()
             losses = self.step(step)
             if self.device.type == "cpu" and distributed.rank() == 0:
@@ -326,5 +342,5 @@ def _name(function: Callable[..., Any]) -> str:
 
 
 def _weights(scheme: Callable[[Tensor], Tensor]) -> list[float] | None:
-    weights = getattr(scheme, "weights", None)
+    weights = scheme.effective if isinstance(scheme, WeightScheme) else getattr(scheme, "weights", None)
     return weights.tolist() if isinstance(weights, Tensor) else None

@@ -13,6 +13,7 @@ from anytime.evaluation import sums
 from anytime.losses import Function, MultiTask, by_exit, check_function, stacked, tasks_of
 from anytime.metrics import metric_for
 from anytime.network import Network
+from anytime.weights.scheme import WeightScheme
 
 
 class Outcome(NamedTuple):
@@ -55,6 +56,8 @@ class Objective:
         only = getattr(scheme, "only", None)
         self.only: list[int] | None = None if only is None else sorted(net.exit_indices(only))
         self.where = None if self.only is None else torch.tensor(self.only, device=device)
+        if isinstance(scheme, WeightScheme):
+            scheme.restrict([trained for trained in net.trained_exits() for _ in range(self.tasks)])
 
     def __call__(self, outputs: Sequence[Any], targets: Any, share: float = 1.0) -> Outcome:
         """Compute everything from the outputs of the exits that are trained.

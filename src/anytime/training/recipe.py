@@ -4,6 +4,8 @@ import difflib
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -13,6 +15,7 @@ from anytime.data.augmentation import Augmentation
 from anytime.data.dataset import Data
 from anytime.data.images import Images
 from anytime.errors import AnytimeError, check_integer, check_number, shown
+from anytime.network import Network
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,11 @@ class Recipe:
         ema: decay of an exponential moving average of the weights, e.g. 0.999; the averages are what is validated,
             tested and left in the network at the end; 0 for none.
         label_smoothing: share of the target probability that is spread over all classes, for cross-entropy in training.
+        backbone: the learning rate of what is not a head, as a share of ``lr``: 0.1 for models that are trained
+            already.
+        crop: whether streamed training images are cropped at random; the center is kept otherwise.
+        least_steps: for the heads of a frozen network, whose features are computed once: each epoch goes through them
+            so often that the training has at least so many steps; 0 for once.
     """
 
     epochs: int = 300
@@ -56,16 +64,20 @@ class Recipe:
     clip: float = 0.0
     ema: float = 0.0
     label_smoothing: float = 0.0
+    backbone: float = 1.0
+    crop: bool = True
+    least_steps: int = 0
 
     def __post_init__(self) -> None:
-        for name, least in {"epochs": 1, "batch_size": 1, "pad": 0}.items():
+        for name, least in {"epochs": 1, "batch_size": 1, "pad": 0, "least_steps": 0}.items():
             check_integer(name, getattr(self, name), least)
-        for name in ("lr", "momentum", "weight_decay", "blur", "clip"):
+        for name in ("lr", "momentum", "weight_decay", "blur", "clip", "backbone"):
             check_number(name, getattr(self, name))
         for name in ("ema", "label_smoothing"):
             check_number(name, getattr(self, name), below=1)
-        if not isinstance(self.flip, bool):
-            raise AnytimeError(f"flip={shown(self.flip)} must be True or False")
+        for name in ("flip", "crop"):
+            if not isinstance(getattr(self, name), bool):
+                raise AnytimeError(f"{name}={shown(getattr(self, name))} must be True or False")
         for drop in self.drops:
             check_number("drops", drop)
         check_number("warmup", self.warmup, below=1)
@@ -97,7 +109,7 @@ class Recipe:
     @property
     def augmentation(self) -> Augmentation:
         """How training images are changed at random."""
-        return Augmentation(self.pad, self.flip, self.blur)
+        return Augmentation(self.pad, self.flip, self.blur, self.crop)
 
 
 RECIPES = {
@@ -105,9 +117,23 @@ RECIPES = {
     "svhn": Recipe(epochs=60, flip=False, blur=1.0),
     "imagenet": Recipe(epochs=90, batch_size=256, drops=(1 / 3, 2 / 3), pad=0),
     "digits": Recipe(epochs=30, batch_size=32, pad=1, flip=False),
+    "heads": Recipe(
+        epochs=5,
+        lr=0.001,
+        batch_size=32,
+        weight_decay=0.01,
+        schedule="cosine",
+        warmup=0.1,
+        pad=0,
+        flip=False,
+        optimizer="adamw",
+        crop=False,
+        least_steps=1000,
+    ),
 }
 """The paper's for its data sets, and one for the digits. The paper does not state batch sizes: 64 is what its authors'
-scripts use on CIFAR, 256 is usual on ILSVRC. Streamed images are cropped at random, so they need no padding."""
+scripts use on CIFAR, 256 is usual on ILSVRC. Streamed images are cropped at random, so they need no padding. ``heads``
+is ours, for the heads of a frozen network: without augmentation, so that the features are computed once."""
 
 
 def recipe_for(data: str, streamed: bool) -> str:
@@ -117,14 +143,15 @@ def recipe_for(data: str, streamed: bool) -> str:
         >>> recipe_for("svhn-20k", streamed=False), recipe_for("flowers", streamed=True)
         ('svhn', 'imagenet')
     """
-    named = next((name for name in RECIPES if name in data.lower()), None)
+    named = next((name for name in RECIPES if name in data.lower() and name != "heads"), None)
     return named or ("imagenet" if streamed else "cifar")
 
 
-def recipe_with(recipe: Recipe | None, data: Any, changes: Mapping[str, Any]) -> Recipe:
-    """A recipe, by default the one that suits the data, with some of its options changed.
+def recipe_with(recipe: Recipe | None, data: Any, changes: Mapping[str, Any], frozen: bool = False) -> Recipe:
+    """A recipe, by default the one that suits the network and the data, with some of its options changed.
 
-    Batches of other loaders than a ``Data`` get the paper's recipe; to augment them is up to the loader.
+    Frozen networks, of which the heads alone are trained, get the recipe for heads. Batches of other loaders than a
+    ``Data`` get the paper's recipe; to augment them is up to the loader.
 
     Examples:
         >>> from anytime import load_data
@@ -141,9 +168,11 @@ def recipe_with(recipe: Recipe | None, data: Any, changes: Mapping[str, Any]) ->
     if not isinstance(data, Data):
         if asked := [name for name in ("pad", "flip", "blur") if changes.get(name)]:
             raise AnytimeError(f"{asked[0]}= is for images of an anytime.Data; augment other batches in their loader")
-        if "batch_size" in changes:
+        if "batch_size" in changes and not frozen:
             raise AnytimeError("batch_size= is for an anytime.Data; set it in the DataLoader")
-        recipe = recipe or Recipe()
+        recipe = recipe or (RECIPES["heads"] if frozen else Recipe())
+    elif recipe is None and frozen:
+        recipe = RECIPES["heads"]
     elif recipe is None:
         recipe = RECIPES[recipe_for(data.name, streamed=not isinstance(data.train, Images))]
     if not isinstance(recipe, Recipe):
@@ -153,10 +182,17 @@ def recipe_with(recipe: Recipe | None, data: Any, changes: Mapping[str, Any]) ->
     return replace(recipe, **changes)
 
 
-def create_optimizer(recipe: Recipe, weights: list[nn.Parameter], learned: list[nn.Parameter]) -> torch.optim.Optimizer:
-    """The recipe's optimizer, for the network's parameters and those that a weight scheme learns."""
-    groups = [{"params": weights, "weight_decay": recipe.weight_decay}, {"params": learned, "weight_decay": 0.0}]
-    groups = [group for group in groups if group["params"]]
+def create_optimizer(recipe: Recipe, net: Network, learned: list[nn.Parameter]) -> torch.optim.Optimizer:
+    """The recipe's optimizer, for the network's parameters and those that a weight scheme learns.
+
+    Each group has a ``share``: of the recipe's learning rate.
+    """
+    heads = {id(weight) for _, head in net.trained_units if head is not None for weight in head.parameters()}
+    shares = ((weight, 1.0 if id(weight) in heads else recipe.backbone) for weight in net.parameters())
+    runs = [(share, [weight for weight, _ in run]) for share, run in groupby(shares, itemgetter(1))]  # in their order
+    groups = [{"params": run, "weight_decay": recipe.weight_decay, "share": share} for share, run in runs]
+    if learned:
+        groups.append({"params": learned, "weight_decay": 0.0, "share": 1.0})
     if recipe.optimizer == "adamw":
         return torch.optim.AdamW(groups, lr=recipe.lr, betas=(recipe.momentum, 0.999), fused=True)
     return torch.optim.SGD(groups, lr=recipe.lr, momentum=recipe.momentum, fused=True)

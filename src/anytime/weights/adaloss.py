@@ -67,19 +67,20 @@ class AdaLoss(AdaptiveScheme):
         losses = losses.to(self.average.dtype)
         moved = losses.lerp(self.average, self.momentum)
         moved = torch.where(self.average.isnan(), losses, moved)
-        valid = losses.isfinite() & (losses >= 0)
+        valid = self._of_trained(losses.isfinite() & (losses >= 0), False)
         self.average.copy_(torch.where(valid, moved, self.average))
         self.calls += valid.any()  # a call without any valid loss does not count
         due = self.calls % self.update_every == 0  # stays on the device: the host does not wait for it
         self.weights.copy_(torch.where(due, self._balanced(), self.weights))
 
     def _balanced(self) -> Tensor:
-        seen = ~self.average.isnan()
+        seen = self._of_trained(~self.average.isnan(), False)
         smallest = torch.where(seen, self.average, torch.inf).amin()
         ratio = torch.where(seen & (self.average > smallest), smallest / self.average, 1.0)
         ratio[-1] += self.final_extra
+        ratio = self._of_trained(ratio, 0.0)
         ratio = ratio / ratio.amax()
-        return torch.lerp(ratio, torch.ones_like(ratio), self._gamma())
+        return self._of_trained(torch.lerp(ratio, torch.ones_like(ratio), self._gamma()), 0.0)
 
     def _gamma(self) -> Tensor:
         return self.average.new_tensor(self.gamma)

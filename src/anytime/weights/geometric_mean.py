@@ -30,7 +30,9 @@ class GeometricMean(AdaptiveScheme):
         """Return Σ ln ℓ of the mean losses over all processes, with the gradient of this process's share."""
         losses = self._vector(losses)
         mean = self._mean_over_ranks(losses)
-        weights = torch.where(mean.isfinite() & (mean > self.floor), 1 / mean.clamp(min=self.floor), 0.0)
+        mean = self._of_trained(mean, 1.0)
+        known = self._of_trained(mean.isfinite() & (mean > self.floor), False)
+        weights = torch.where(known, 1 / mean.clamp(min=self.floor), 0.0)
         if self._observing:
             self.weights.copy_(weights)
         # The value is Σ ln ℓ; the second term is zero and carries the gradient Σ ∇ℓ / ℓ.

@@ -34,9 +34,10 @@ class LogBarrier(AdaptiveScheme):
         self.weights.copy_(weights.detach())
         # The gradient of the weights comes from the mean loss over all processes, that of the network from this
         # process's losses; the term is zero in value.
-        mean = self._mean_over_ranks(losses).nan_to_num()
+        mean = self._of_trained(self._mean_over_ranks(losses).nan_to_num(), 0.0)
         weight_gradient = ((weights - weights.detach()) * mean).sum()
-        return self._weighted_sum(losses) + weight_gradient - self.strength * self.log_weights.sum()
+        barrier = self.strength * self._of_trained(self.log_weights, 0.0).sum()
+        return self._weighted_sum(losses) + weight_gradient - barrier
 
     def extra_repr(self) -> str:
         """Return what ``print(scheme)`` shows in parentheses."""

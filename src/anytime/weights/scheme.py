@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -33,10 +33,13 @@ class WeightScheme(nn.Module):
     """
 
     weights: Tensor
+    trained: Tensor | None
+    """Which losses depend on trained parameters, where not all do; see ``restrict``."""
 
     def __init__(self, weights: Tensor) -> None:
         super().__init__()
         self.register_buffer("weights", weights.float())  # whatever torch's default precision is
+        self.register_buffer("trained", None, persistent=False)
 
     @property
     def exits(self) -> int:
@@ -47,9 +50,39 @@ class WeightScheme(nn.Module):
         """Return the weighted sum of the losses, a scalar to call ``backward()`` on."""
         return self._weighted_sum(self._vector(losses))
 
+    def restrict(self, trained: Sequence[bool] | None) -> None:
+        """Weigh only losses that depend on trained parameters: the others have weight 0 and influence nothing.
+
+        Args:
+            trained: for each loss, whether it depends on trained parameters, as ``net.trained_exits()`` says for each
+                exit; None or all of them: weigh all.
+
+        Examples:
+            >>> from anytime import AdaLoss
+            >>> balance = AdaLoss(exits=3)
+            >>> balance.restrict([True, True, False])
+            >>> loss = balance(torch.tensor([4.0, 2.0, 0.1]))
+            >>> balance.weights
+            tensor([0.5250, 1.0000, 0.0000])
+        """
+        if trained is not None and len(trained) != len(self.weights):
+            raise AnytimeError(f"got {len(trained)} values; expected one for each of {len(self.weights)} losses")
+        some = trained is not None and not all(trained)
+        self.trained = torch.tensor(trained, device=self.weights.device) if some else None
+
+    @property
+    def effective(self) -> Tensor:
+        """The weights, with 0 for losses that do not depend on trained parameters."""
+        return self._of_trained(self.weights, 0.0)
+
+    def _of_trained(self, values: Tensor, otherwise: Any) -> Tensor:
+        """These values where losses depend on trained parameters, the other value elsewhere."""
+        return values if self.trained is None else torch.where(self.trained, values, otherwise)
+
     def _weighted_sum(self, losses: Tensor) -> Tensor:
         # where: an exit of weight 0 contributes nothing, even if its loss is infinite.
-        return torch.where(self.weights > 0, self.weights * losses, 0).sum()
+        weights = self.effective
+        return torch.where(weights > 0, weights * losses, 0).sum()
 
     def _vector(self, losses: Tensor | Sequence[Tensor]) -> Tensor:
         """The losses as one floating-point vector of at least 32 bits, or an error that says what is wrong."""

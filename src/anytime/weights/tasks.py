@@ -60,10 +60,17 @@ class TaskWeights(AdaptiveScheme):
         self.weights.copy_(self.inner.weights)
         return objective
 
+    def restrict(self, trained: Sequence[bool] | None) -> None:
+        """Weigh only losses that depend on trained parameters: the others have weight 0 and influence nothing."""
+        super().restrict(trained)
+        self.inner.restrict(trained)
+
     @torch.no_grad()
     def _observe(self, losses: Tensor) -> None:
-        only = getattr(self, "only", None)
-        first = (losses if only is None else losses[only]).mean(0)
+        counted = torch.ones_like(losses) if self.trained is None else self.trained.view(self.shape)
+        if (only := getattr(self, "only", None)) is not None:
+            losses, counted = losses[only], counted[only]
+        first = torch.where(counted > 0, losses, 0.0).sum(0) / counted.sum(0)
         valid = self.scale.isnan() & first.isfinite() & (first > 0)
         self.scale.copy_(torch.where(valid, first, self.scale))
         self._known = not self.scale.isnan().any()  # waits for the device, but not in later calls
