@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import anytime
+from anytime.metrics import error
 
 ROWS = [0, 217, 482, 491, 497, 566, 569, 571, 574, 701]
 """Imagenette's ten classes among ImageNet's, in the order of their folders."""
@@ -96,7 +97,7 @@ def main(folder: Path, names: list[str], seeds: int) -> None:
         held, kept = order[: len(x) // 5], order[len(x) // 5 :]
         loader = DataLoader(TensorDataset(x[kept], y[kept]), batch_size=50)
         test = DataLoader(TensorDataset(x[held], y[held]), batch_size=50)
-        metric = off if name == "crepe" else anytime.metrics.error
+        metric = off if name == "crepe" else error
         model = crepe() if name == "crepe" else lite(int(name[-1]))
         logits = torch.logit if name == "crepe" else None
         for kind in ("linear", "mlp"):

@@ -42,7 +42,7 @@ def test_a_run_is_exported_once_and_again_when_it_has_changed(saved):
     net.preprocessing = anytime.Preprocessing(1, (8, 8), [0.5], [0.1], ["d", "e", "f"])
     anytime.save(net, saved)
     assert load_backend(saved, "onnx").preprocessing == net.preprocessing
-    with pytest.raises(anytime.AnytimeError, match="one of eager, onnx"):
+    with pytest.raises(anytime.AnytimeError, match="one of auto, eager, onnx"):
         load_backend(saved, "abacus")
 
 
@@ -124,7 +124,8 @@ def test_int8_shares_weights_and_keeps_no_promise(tmp_path):
     floats = anytime.export.onnx(net, x, tmp_path / "a", policy=policy)
     folder = anytime.export.int8(floats, tmp_path / "b", labeled, labeled, tolerate=100).folder
     found = anytime.load_exported(folder)
-    assert distance(found(x)[-1], net(x)[-1]) < 0.1
+    # Processors without VNNI saturate sums of 8-bit products: there the distance is up to 0.2.
+    assert distance(found(x)[-1], net(x)[-1]) < 0.25
     assert (folder / "shared.bin").stat().st_size == 4 * 64 * 8 + 64 * 64, "the head in floats, the stage in bytes"
     assert found.policy == replace(policy, risk=None)
 

@@ -78,11 +78,11 @@ def test_scores_computed_by_hand(score):
     scorer = Scorer(score, [2.0, 3.0])
     logits = 2 * PROBABILITIES.log() + 5, 3 * LATER.log() - 7
     for exit, expected in enumerate(BY_HAND[score]):
-        assert scorer.score(exit, logits[exit]).tolist() == pytest.approx(expected, abs=1e-6)
+        assert scorer.score(exit, logits[exit]).tolist() == pytest.approx(expected, abs=1e-5)
     scorer.keep(torch.tensor([2, 0]))
     again = scorer.score(1, logits[1][[2, 0]])
     more = 1 if score == "patience" else 0  # the same answers once more
-    assert again.tolist() == pytest.approx([BY_HAND[score][1][row] + more for row in (2, 0)], abs=1e-6)
+    assert again.tolist() == pytest.approx([BY_HAND[score][1][row] + more for row in (2, 0)], abs=1e-5)
 
 
 @pytest.mark.parametrize("score", SCORES)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from anytime.serving.slowdown import FRESH, Ahead, SlowDown
 
 
-@given(st.lists(st.floats(0.1, 10.0), max_size=400))
+@given(st.lists(st.floats(0.25, 10.0), max_size=400))
 def test_the_mean_is_that_of_the_latest_without_the_slowest(ratios):
     slow, ratios = SlowDown(window=64), ratios[: len(ratios) // FRESH * FRESH]  # it is computed anew every so often
     for ratio in ratios:
@@ -20,6 +20,15 @@ def test_the_mean_is_that_of_the_latest_without_the_slowest(ratios):
     assert slow.mean == pytest.approx(statistics.fmean(latest[:most]))
     assert slow.mean <= slow.high * (1 + 1e-9)
     assert slow.high <= slow.safe * (1 + 1e-9)
+
+
+@given(st.floats(1e-6, 0.19), st.integers(1, 300))
+def test_times_that_were_far_too_long_are_corrected_by_one_stage(ratio, stages):
+    slow = SlowDown()
+    for _ in range(stages):
+        slow.note(1.0, 1.0)
+    slow.note(1.0, ratio)
+    assert slow.mean == slow.high == pytest.approx(ratio)
 
 
 @given(st.lists(st.booleans(), max_size=300))

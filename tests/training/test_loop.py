@@ -20,7 +20,7 @@ def test_a_seed_makes_a_run_repeatable_and_leaves_the_callers_generator(data):
     assert not same(first, other)
 
 
-SCHEMES = ["const", "half-end", "geometric-mean", "log-barrier", "opt-2", "annealed", "famo", "first-order"]
+SCHEMES = ["const", "half-end", "geometric-mean", "log-barrier", "opt-2", "annealed", "first-order"]
 
 
 @pytest.mark.parametrize("scheme", ["const", "first-order"])
