@@ -9,6 +9,7 @@ from uvicorn.server import ServerState
 
 from anytime.serving.connection import bounded
 from anytime.serving.limits import Limits
+from anytime.serving.service import Service
 
 
 class Transport:
@@ -42,7 +43,8 @@ async def connected(**limits):
 
 async def several(count, **limits):
     """Connections to one server, each with its transport."""
-    config, state, kind = Config(PlainTextResponse("hello"), log_config=None), ServerState(), bounded(Limits(**limits))
+    config, state = Config(PlainTextResponse("hello"), log_config=None), ServerState()
+    kind = bounded(Service({}, Limits(**limits)))
     every = [(kind(config, state, {}), Transport()) for _ in range(count)]
     for connection, transport in every:
         connection.connection_made(transport)

@@ -28,6 +28,8 @@ from anytime.serving.service import Service
 LOG = logging.getLogger("anytime.serving")
 SWITCH = 0.001
 """Seconds after which a thread lets others run: an answer of the engine does not wait for long."""
+ACCEPTED = 8
+"""New connections in one round of the event loop."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -72,7 +74,8 @@ def serve(
         app = create_app(service, token, LOOPBACK if local and token is None and not no_auth else ())
         config = uvicorn.Config(
             app,
-            http=bounded(limits),
+            http=bounded(service),
+            proxy_headers=False,
             ws="none",
             lifespan="off",
             log_config=None,
@@ -84,7 +87,7 @@ def serve(
         )
         name = f"[{host}]" if ":" in host else host
         address = f"http://{name}:{listener.getsockname()[1]}"
-        runner.run(Server(config, service, lambda: say(f"ready {address}")).serve([listener]))
+        runner.run(Server(config, service, lambda: say(f"ready {address}")).serve(several(listener)))
 
 
 def within_files(limits: Limits) -> Limits:
@@ -116,6 +119,11 @@ def bound_socket(host: str, port: int) -> socket.socket:
 
 def _cannot_listen(host: str, port: int, error: Exception) -> AnytimeError:
     return AnytimeError(f"cannot listen at {host}, port {port}: {error}; choose another --port")
+
+
+def several(listener: socket.socket) -> list[socket.socket]:
+    """A listener with copies: in each round of the event loop libuv accepts one connection of each."""
+    return [listener, *(listener.dup() for _ in range(ACCEPTED - 1))]
 
 
 def read_token(path: Path) -> str:
