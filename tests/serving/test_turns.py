@@ -15,28 +15,22 @@ from anytime.serving.typical import Typical
 MOMENTS = st.floats(0, 100, allow_nan=False)
 
 
-def turns_of(requests, replies=()):
+def turns_of(requests):
     """In which turn each of these ran, in order: (turn, name); all came in one read of the sockets."""
 
     async def run():
         moment = itertools.count()
         turns, ran = Turns(clock=lambda: float(next(moment))), []
 
-        async def reply(due, name):
-            await turns.reply(due)
-            ran.append((turns.began, name))
-
         def begin(name):
             ran.append((turns.began, name))
             return not name.startswith("refused")
 
         turns.call(0.0, lambda: begin("the first"))
-        tasks = [asyncio.ensure_future(reply(due, name)) for due, name in replies]
         for due, name in requests:
             turns.call(due, lambda name=name: begin(name))
         while turns.began is not None:
             await asyncio.sleep(0)
-        await asyncio.gather(*tasks)
         return ran
 
     return asyncio.run(run())
@@ -51,9 +45,20 @@ def test_one_request_begins_in_a_turn_and_the_earliest_deadline_comes_first(dead
 
 
 def test_replies_come_before_what_only_begins():
-    # The replies' tasks run once the second turn has begun.
-    ran = turns_of([(1.0, "second"), (2.0, "last")], replies=[(9.0, "later"), (5.0, "sooner")])
-    assert [name for _, name in ran] == ["the first", "second", "sooner", "later", "last"]
+    async def run():
+        turns, ran = Turns(), []
+
+        async def wait(turn, due, name):
+            await turn(due)
+            ran.append(name)
+
+        turns.call(0.0, lambda: True)
+        wanted = [(turns.turn, 1.0, "begins"), (turns.reply, 9.0, "later"), (turns.reply, 5.0, "sooner")]
+        # Another turn passes until the tasks run.
+        await asyncio.gather(*(wait(*each) for each in [(turns.turn, 0.0, "first"), *wanted]))
+        return ran
+
+    assert asyncio.run(run()) == ["first", "sooner", "later", "begins"]
 
 
 def test_what_is_refused_takes_no_turn():
