@@ -109,6 +109,8 @@ class Connection(HttpToolsProtocol):
         self.idle.pop(self, None)
         self.scope["connection"] = self  # type: ignore[typeddict-unknown-key]
         super().on_headers_complete()
+        if self.service.leaving:
+            self.cycle.keep_alive = False
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         """A request may begin: it does when it is whole and its turn comes, or when its body is awaited."""

@@ -59,8 +59,8 @@ async def ready(request: Request) -> Response:
     """The server, or one of its models, admits requests."""
     if "model" in request.path_params:
         _served(request)
-    if _service(request).draining:
-        raise HTTPException(503, "the server is shutting down")
+    if not _service(request).ready:
+        raise HTTPException(503, "the server is starting or shutting down")
     return json_reply({"ready": True})
 
 
@@ -89,7 +89,7 @@ async def metadata(request: Request) -> Response:
 
 async def index(request: Request) -> Response:
     """All models."""
-    state = {"version": "1", "state": "UNAVAILABLE" if _service(request).draining else "READY", "reason": ""}
+    state = {"version": "1", "state": "READY" if _service(request).ready else "UNAVAILABLE", "reason": ""}
     return json_reply([{"name": name, **state} for name in _service(request).models])
 
 

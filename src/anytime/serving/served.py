@@ -3,7 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from math import exp, isfinite
 from pathlib import Path
@@ -14,7 +14,7 @@ from torch import Tensor
 from anytime.cost import Costs, costs
 from anytime.errors import AnytimeError
 from anytime.preprocessing import Preprocessing
-from anytime.serving.engine import Answer, Engine
+from anytime.serving.engine import Answer, Engine, OverloadedError
 from anytime.serving.images import warm_up
 from anytime.serving.model import saved_accuracy
 
@@ -108,12 +108,22 @@ class Served:
             if loaded.retired and not loaded.users:
                 loaded.closed.set()
 
+    async def warm_up(self) -> None:
+        """Let the engine answer a few requests, alone and together: the first ones take much longer than all others."""
+        await _warm_up(self.loaded.engine)
+
     async def reload(self) -> None:
         """Load the folder again; requests that have begun are answered by the old model, new ones by the new."""
         if not self._loading.acquire(blocking=False):
             raise AnytimeError(f"{self.name} is being loaded already")
         try:
-            old, self.loaded = self.loaded, await asyncio.to_thread(self._load)
+            new = await asyncio.to_thread(self._load)
+            try:
+                await _warm_up(new.engine)
+            except BaseException:
+                await asyncio.to_thread(new.engine.close)
+                raise
+            old, self.loaded = self.loaded, new
         finally:
             self._loading.release()
         old.retired = True
@@ -133,3 +143,12 @@ class Served:
             "macs": loaded.costs.alone,
             "accuracy": loaded.accuracy or None,
         }
+
+
+async def _warm_up(engine: Engine) -> None:
+    for count in (1, 1, 8):
+        answers = []
+        with suppress(OverloadedError):  # a small queue, or a slow network: fewer will do
+            for _ in range(count):
+                answers.append(engine.asubmit(engine.model.example))
+        await asyncio.gather(*answers)

@@ -54,7 +54,12 @@ class Service:
         self.metrics = Metrics(models)
         self.metrics.active.set_function(lambda: len(self.exchanges))
         self.metrics.streams.set_function(lambda: len(self.streams))
+        self.ready = False
+        """Whether clients should send requests here."""
+        self.leaving = False
+        """Whether connections are closed after their replies, so that clients open new ones elsewhere."""
         self.draining = False
+        """Whether nothing is admitted any more."""
         self.exchanges: set[Exchange] = set()
         self.body_bytes = 0
         self.streams: set[asyncio.Queue[Any]] = set()
@@ -81,7 +86,7 @@ class Service:
 
     def drain(self) -> None:
         """Admit nothing more, and let the streams end with what they have."""
-        self.draining = True
+        self.ready, self.leaving, self.draining = False, True, True
         for queue in self.streams:
             queue.put_nowait(None)
 
