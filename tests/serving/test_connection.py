@@ -1,6 +1,10 @@
 """A connection by itself: it is fed by hand."""
 
 import asyncio
+import json
+import time
+from collections import defaultdict
+from types import SimpleNamespace
 
 import pytest
 from starlette.responses import PlainTextResponse
@@ -9,6 +13,7 @@ from uvicorn.server import ServerState
 
 from anytime.serving.connection import bounded
 from anytime.serving.limits import Limits
+from anytime.serving.service import Service
 
 
 class Transport:
@@ -40,9 +45,13 @@ async def connected(**limits):
     return (await several(1, **limits))[0]
 
 
-async def several(count, **limits):
-    """Connections to one server, each with its transport."""
-    config, state, kind = Config(PlainTextResponse("hello"), log_config=None), ServerState(), bounded(Limits(**limits))
+async def several(count, models=None, busy=False, **limits):
+    """Connections to one server, each with its transport; ``busy``: its event loop has no time for minutes."""
+    config, state = Config(PlainTextResponse("hello"), log_config=None), ServerState()
+    service = Service(models or {}, Limits(**limits))
+    if busy:
+        service.work.calendar.book(time.perf_counter() + 1000, 1000)
+    kind = bounded(service)
     every = [(kind(config, state, {}), Transport()) for _ in range(count)]
     for connection, transport in every:
         connection.connection_made(transport)
@@ -126,3 +135,53 @@ def test_the_connection_that_is_idle_for_longest_makes_room():
         [True, True, False, b""],
         [True, True, False, b"HTTP/1.1 503"],
     ]
+
+
+LOAD = defaultdict(int, first_exit_seconds=0.001)
+ENGINE = SimpleNamespace(load=lambda: LOAD, stats=lambda: LOAD, check=lambda _: None)
+MODELS = {"model": SimpleNamespace(name="model", loaded=SimpleNamespace(engine=ENGINE))}
+PATHS = ("/predict?deadline=50ms", "/predict", "/stream?model=model", "/v2/models/model/infer?deadline=1s")
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("header", [b"", b"Connection: close\r\n"])
+def test_what_cannot_be_replied_to_in_time_is_refused_as_it_is_read(path, header):
+    async def ask():
+        ((connection, transport),) = await several(1, MODELS, busy=True)
+        head = b"POST %s HTTP/1.1\r\n%sContent-Length: 3\r\n\r\n" % (path.encode(), header)
+        connection.data_received(head + b"abc")
+        refusal, transport.written = transport.written, b""
+        assert transport.closed == bool(header)
+        if not header:
+            connection.data_received(b"GET / HTTP/1.1\r\n\r\n")
+            assert await soon(lambda: transport.written.endswith(b"hello"))
+        return refusal, connection.service.metrics.text().decode()
+
+    refusal, metrics = asyncio.run(ask())
+    head, _, body = refusal.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 503")
+    assert b"retry-after: " in head
+    assert b"content-length: %d" % len(body) in head
+    assert "its reply would be late" in json.loads(body)["error"]
+    route = path.split("?")[0].rpartition("/")[2]
+    assert f'anytime_requests_total{{model="model",outcome="refused",route="{route}"}} 1.0' in metrics
+
+
+@pytest.mark.parametrize(
+    ("path", "header"),
+    [
+        ("/predict", b"Content-Type: application/json\r\n"),
+        ("/v2/models/model/infer", b""),
+        ("/predict?deadline=soon", b""),
+        ("/predict?model=nobody", b""),
+        ("/rush", b""),
+    ],
+)
+def test_what_may_have_time_or_another_answer_is_not_refused_at_the_door(path, header):
+    async def ask():
+        ((connection, transport),) = await several(1, MODELS, busy=True)
+        connection.data_received(b"POST %s HTTP/1.1\r\n%sContent-Length: 3\r\n\r\nabc" % (path.encode(), header))
+        assert await soon(lambda: transport.written)
+        return transport.written
+
+    assert asyncio.run(ask()).endswith(b"hello")

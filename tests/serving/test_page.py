@@ -142,6 +142,18 @@ def test_a_longer_deadline_gives_a_deeper_exit_and_every_exit_can_be_looked_at(e
     until(lambda: "exit 15 of 15" not in text(page, "summary"))
 
 
+def test_an_answer_that_was_late_says_so(embedded, browse):
+    page = browse(embedded.address)
+    until(lambda: answered(page))
+    assert text(page, "late") == "" or "late for the deadline" in text(page, "late")
+    page.execute_script(
+        "const ask = window.fetch; window.fetch = async (...given) => { const reply = await ask(...given);"
+        'return new Response((await reply.text()).replaceAll(/"late":[0-9.e-]+/g, \'"late":0.102\'), reply); };'
+        "document.getElementById('slow').checked = false; document.getElementById('again').click()"
+    )
+    until(lambda: answered(page) and text(page, "late") == "102 ms late for the deadline of 500 ms.")
+
+
 def test_it_can_be_used_with_the_keyboard(embedded, browse):
     keys = pytest.importorskip("selenium.webdriver.common.keys").Keys
     chains = pytest.importorskip("selenium.webdriver").ActionChains

@@ -2,6 +2,7 @@
 
 import base64
 import io
+import itertools
 import json
 import re
 
@@ -183,5 +184,11 @@ def test_a_rush_hour_reports_what_becomes_of_it(client):
     last = found[-1][1]
     assert last["sent"] == last["answered"] + last["refused"] + last["failed"] > 0
     assert sum(sum(data["exits"]) for _, data in found) == last["answered"]
+    reports = [data for _, data in found]
+    for earlier, later in itertools.pairwise(reports):
+        for name in ("seconds", "sent", "answered", "in_time", "late", "refused", "failed"):
+            assert earlier[name] <= later[name]
+    assert [len(data["exits"]) for data in reports] == [3] * len(reports)
+    assert (last["in_time"] == last["answered"]) == (last["late"] == 0)
     assert client.post("/rush?rate=1e9").status_code == 400
     assert client.post("/rush?rate=5000").status_code == 400

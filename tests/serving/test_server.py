@@ -200,6 +200,12 @@ def requests_until(server, stop, outcomes):
                 return
 
 
+def refuses(address):
+    """Whether nobody listens at an address."""
+    with socket.socket() as attempt:
+        return attempt.connect_ex(address) != 0
+
+
 def test_a_server_ends_in_an_orderly_way(serve_with, run_folder):
     """What was admitted is answered; what is on its way is told that it is too late; the exit code is 0."""
     with serve_with(run_folder) as running, running.client() as client:
@@ -208,13 +214,16 @@ def test_a_server_ends_in_an_orderly_way(serve_with, run_folder):
         for thread in clients:
             thread.start()
         until(lambda: len(outcomes) > 20)
-        with socket.create_connection(("127.0.0.1", running.port), timeout=60) as open_request:
+        address = ("127.0.0.1", running.port)
+        with socket.create_connection(address, timeout=60) as open_request, socket.create_connection(address) as kept:
             open_request.sendall(b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\nabc")
+            kept.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert kept.recv(1000).startswith(b"HTTP/1.1 200")
             until(lambda: metric(client, "anytime_active_requests") >= 1)
             running.signal(signal.SIGTERM)
-            until(lambda: client.get("/v2/health/ready").status_code == 503)
-            assert client.get("/v2/health/live").status_code == 200
-            assert client.post("/predict", content=encoded()).status_code == 503
+            until(lambda: refuses(address))
+            kept.sendall(b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\na")
+            assert kept.recv(1000).startswith(b"HTTP/1.1 503")
             open_request.sendall(b"de")
             assert open_request.recv(100).startswith(b"HTTP/1.1 400")  # no image, but it was answered
         assert running.wait() == 0
@@ -223,6 +232,37 @@ def test_a_server_ends_in_an_orderly_way(serve_with, run_folder):
             thread.join()
     assert outcomes.count(200) > 20
     assert set(outcomes) <= {200, 503, "closed"}
+
+
+def test_a_server_that_leaves_takes_requests_until_nobody_sends_any(serve_with, run_folder):
+    """After SIGTERM it is not ready, and answers; connections end with their replies; a second SIGTERM ends it."""
+    with serve_with(run_folder, drain=3600.0) as running, running.client() as client:
+        assert client.get("/v2/health/ready").status_code == 200
+        running.signal(signal.SIGTERM)
+        until(lambda: client.get("/v2/health/ready").status_code == 503)
+        assert client.get("/v2/health/live").status_code == 200
+        reply = client.post("/predict?deadline=30s", content=encoded())
+        assert (reply.status_code, reply.headers["connection"]) == (200, "close")
+        running.signal(signal.SIGTERM)
+        assert running.wait() == 0
+
+
+def test_nobody_who_connects_before_the_socket_closes_is_refused(serve_with, run_folder):
+    with serve_with(run_folder, drain=1.0) as running:
+        outcomes = []
+
+        def ask():
+            try:
+                return httpx.post(f"{running.address}/predict?deadline=30s", content=encoded(), timeout=60).status_code
+            except httpx.TransportError:  # nobody listens any more
+                return None
+
+        assert ask() == 200
+        running.signal(signal.SIGTERM)
+        while (outcome := ask()) is not None:
+            outcomes.append(outcome)
+        assert running.wait() == 0
+    assert set(outcomes) == {200}
 
 
 def test_requests_that_do_not_arrive_keep_no_server_running(serve_with, run_folder):

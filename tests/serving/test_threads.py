@@ -35,10 +35,12 @@ def test_a_request_does_not_wait_for_a_thread_forever(end, begun):
 
     async def ask(pool, service, client):
         request = Request({"type": "http", "connection": client, "service": service})
-        with service.exchange(request, "predict") as exchange:
-            exchange.begin()
-            exchange.deadline = 0.01 if end == "deadline" else 600.0
-            await _in_thread(pool, request, exchange, work)
+        try:
+            with service.exchange(request, "predict") as exchange:
+                exchange.deadline = 0.01 if end == "deadline" else 600.0
+                await _in_thread(pool, request, exchange, work)
+        finally:
+            service.end(exchange, request)
 
     async def asked(pool):
         service, client = Service({}, Limits()), Client()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import anytime
 from anytime.cli.app import BACKEND, Option, app, typer
-from anytime.errors import AnytimeError, check_integer, require
+from anytime.errors import AnytimeError, check_integer, check_number, require
 from anytime.serving.embedded import FOLDER, NAME, start_engine
 from anytime.serving.start import PACKAGES
 
@@ -32,6 +32,10 @@ def serve(
     queue: Annotated[int, Option(help="Requests that may wait, for each model; more are refused.")] = 256,
     token_file: Annotated[Path | None, Option(help="File with the token that clients must send.")] = None,
     no_auth: Annotated[bool, Option("--no-auth", help="Listen at any address without a token.")] = False,
+    drain_seconds: Annotated[float, Option(help="After SIGTERM, go on taking requests for so long while "
+                                                "/v2/health/ready says 503.")] = 0.0,
+    proxy: Annotated[list[str] | None, Option(help="Address or network of a proxy whose X-Request-Start, "
+                                                   "X-Request-Deadline and X-Forwarded-For count; repeatable.")] = None,
     access_log: Annotated[bool, Option(help="One line of JSON per request, on standard error.")] = True,
 ) -> None:  # fmt: skip
     """Answer requests over HTTP, each before its deadline, with the deepest exit that the load allows.
@@ -48,8 +52,10 @@ def serve(
     check_integer("--engines", engines, most=256)
     check_integer("--queue", queue)
     check_integer("--port", port, least=0, most=65535)
+    check_number("--drain-seconds", drain_seconds, most=3600)
     for package in PACKAGES:
         require(package, "serve")
+    from anytime.serving.limits import Limits
     from anytime.serving.server import read_token
     from anytime.serving.server import serve as serve_models
 
@@ -64,6 +70,8 @@ def serve(
         port,
         token=token,
         no_auth=no_auth,
+        limits=Limits(drain=drain_seconds),
+        proxies=proxy or (),
         version=anytime.__version__,
         say=partial(print, flush=True),
     )

@@ -85,10 +85,14 @@ class App:
         scope["service"] = self.service
         request = Request(scope, receive)
         try:
-            reply = await self._route(scope).endpoint(request)
-        except Exception as error:
-            reply = explain(request, error)
-        await reply(scope, receive, send)
+            try:
+                reply = await self._route(scope).endpoint(request)
+            except Exception as error:
+                reply = explain(request, error)
+            await reply(scope, receive, send)
+        finally:
+            if "exchange" in scope:
+                self.service.end(scope["exchange"], request)
 
     def _route(self, scope: Scope) -> Route:
         path, method = scope["path"], scope["method"]

@@ -1,16 +1,34 @@
 """A connection with what uvicorn's lacks: bounds for headers, their time and the number of connections; disconnects."""
 
+import logging
+import math
 from collections.abc import Callable
-from typing import Any, ClassVar
+from functools import partial
+from time import perf_counter
+from typing import Any, ClassVar, cast
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from starlette.types import Scope
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
+from anytime.serving.admission import OverloadedError
+from anytime.serving.arrival import age_of_data
+from anytime.serving.guard import LOG, SAFE_HEADERS, log
 from anytime.serving.limits import Limits
+from anytime.serving.service import Service
+
+OVERLOADED = b"".join(
+    [
+        STATUS_LINE[503],
+        b"%s%scontent-type: application/json\r\n",
+        *(b"%s: %s\r\n" % header for header in SAFE_HEADERS),
+        b"retry-after: %d\r\ncontent-length: %d\r\n\r\n%s",
+    ]
+)
 
 
-def bounded(limits: Limits) -> type[HttpToolsProtocol]:
-    """A protocol for uvicorn with these limits."""
-    return type("Bounded", (Connection,), {"limits": limits, "idle": {}})
+def bounded(service: Service) -> type[HttpToolsProtocol]:
+    """A protocol for uvicorn in front of a service, with its limits."""
+    return type("Bounded", (Connection,), {"service": service, "limits": service.limits, "idle": {}})
 
 
 class Connection(HttpToolsProtocol):
@@ -18,12 +36,14 @@ class Connection(HttpToolsProtocol):
     what comes after a reply counts as the beginning of the next one. A connection beyond ``limits.connections`` closes
     the one that has been without a request for longest, so that idle connections keep nobody out.
 
-    Requests find it as ``scope["connection"]``.
+    Requests find it as ``scope["connection"]``, and the moment at which they came as ``scope["came"]``.
     """
 
-    limits = Limits()
+    service: Service
+    limits: Limits
     idle: ClassVar[dict["Connection", None]] = {}
     """The server's connections without a request, in the order in which they became so."""
+    _held: tuple[RequestResponseCycle, Any] | None = None
     lost = False
     """Whether the client is gone."""
     on_lost: Callable[[], object] | None = None
@@ -32,6 +52,7 @@ class Connection(HttpToolsProtocol):
     def connection_made(self, transport: Any) -> None:
         """A new connection: its first request must begin soon."""
         super().connection_made(transport)
+        self._socket = transport.get_extra_info("socket")
         self._header_bytes, self._unfinished, self._in_headers, self._timer = 0, 0, True, None
         self._expect_headers()
         if len(self.connections) > self.limits.connections:
@@ -56,6 +77,9 @@ class Connection(HttpToolsProtocol):
         """Bytes of a request."""
         self._unfinished += len(data)
         super().data_received(data)
+        if self._held is not None:  # its body is on the way
+            (cycle, app), self._held = self._held, None
+            super()._start_asgi_task(cycle, app)
         if self._timer is None and self.cycle is not None and self.cycle.response_complete:
             self._expect_headers()  # also after what is left of a body that nobody reads: it keeps no connection open
         if self._in_headers and self._header_bytes + self._unfinished > self.limits.header:
@@ -85,6 +109,43 @@ class Connection(HttpToolsProtocol):
         self.idle.pop(self, None)
         self.scope["connection"] = self  # type: ignore[typeddict-unknown-key]
         super().on_headers_complete()
+        if self.service.leaving:
+            self.cycle.keep_alive = False
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        """A request may begin: it does when it is whole and its turn comes, or when its body is awaited."""
+        if not cycle.more_body:  # one of several that were sent at once
+            self._enter(cycle, app)
+        else:
+            self._held = (cycle, app)
+
+    def _enter(self, cycle: RequestResponseCycle, app: Any) -> None:
+        start = partial(super()._start_asgi_task, cycle, app)
+        self.service.enter(cast(Scope, cycle.scope), start, partial(self._overloaded, cycle))
+
+    def _overloaded(self, cycle: RequestResponseCycle, error: OverloadedError) -> None:
+        """Refuse a request without starting it: in a burst there may be many of those."""
+        body, after = b'{"error":"%s"}' % str(error).encode(), max(1, math.ceil(error.retry_after))
+        date = b"".join([b"%s: %s\r\n" % header for header in cycle.default_headers])
+        end = b"" if cycle.keep_alive else b"connection: close\r\n"
+        self.transport.write(OVERLOADED % (date, end, after, len(body), body))
+        cycle.response_started = cycle.response_complete = True
+        if LOG.isEnabledFor(logging.INFO):
+            scope = cast(Scope, cycle.scope)
+            scope["facts"] = {"outcome": "refused"}
+            self.loop.call_later(0.01, log, scope, 503, len(body), 0.0)  # once there is time
+        if not cycle.keep_alive:
+            self.transport.close()
+        self.on_response_complete()
+
+    def on_message_complete(self) -> None:
+        """The whole request is here."""
+        came = min(self.service.work.turns.mark(), perf_counter() - age_of_data(self._socket))
+        self.cycle.scope["came"] = came  # type: ignore[typeddict-unknown-key]
+        super().on_message_complete()
+        if self._held is not None:
+            (cycle, app), self._held = self._held, None
+            self._enter(cycle, app)
 
     def on_response_complete(self) -> None:
         """A reply is sent."""

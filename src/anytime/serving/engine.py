@@ -148,7 +148,7 @@ class Engine:
             self._number += 1
             request = Request(self._number, x, size, nbytes, begun, limit, on_exit, future)
             try:
-                self._send(request, self._admit(request, begun))
+                self._send(request, self._admit(limit, size, nbytes, begun))
             except OverloadedError:
                 self._books.count("refused")
                 raise
@@ -156,8 +156,14 @@ class Engine:
         future.add_done_callback(lambda _: self._cancelled(request) if future.cancelled() else None)
         return future
 
-    def _admit(self, request: Request, now: float) -> Any:
-        """The worker that takes the request; raises if none can."""
+    def check(self, deadline: float) -> None:
+        """Raise ``OverloadedError`` if a request with this deadline, in seconds from now, could not be admitted now."""
+        now = time.perf_counter()
+        with self._lock:
+            self._admit(now + deadline, 1, 0, now, only_asked=True)
+
+    def _admit(self, due: float, size: int, nbytes: int, now: float, only_asked: bool = False) -> Any:
+        """The worker that takes a request; raises if none can."""
         if self._closing:
             raise OverloadedError("the engine is closing", 1.0)
         workers = self._crew.workers
@@ -174,7 +180,7 @@ class Engine:
         for worker in workers:
             waiting = books.waiting.setdefault(worker, [])
             entries = [(other.deadline, other.size) for other in waiting]
-            insort(entries, (request.deadline, request.size))
+            insort(entries, (due, size))
             entries = [(deadline - self._ahead.seconds, size) for deadline, size in entries]
             pace = self._crew.pace[worker].at(now)
             late = lateness(self._tables, pace, entries, now, busy=worker in busy)
@@ -182,17 +188,20 @@ class Engine:
                 worst, best = late, worker
                 work = self._tables.first_exits[min(sum(size for _, size in entries), 4096) - 1]
                 seconds = pace.mean * work
-        tried = (worst > 0 or seconds > self._bounds.seconds) and self._tries(best in busy)
+        tried = (worst > 0 or seconds > self._bounds.seconds) and self._tries(best in busy, only_asked)
         waits = 0.0 if tried else seconds
-        check_bounds(self._bounds, len(books.requests) + 1, books.bytes + request.bytes, waits)
+        check_bounds(self._bounds, len(books.requests) + 1, books.bytes + nbytes, waits)
         if worst > 0 and not tried:
             raise OverloadedError("its first exit, or that of a request before it, would be late", max(worst, 0.001))
         return best
 
-    def _tries(self, busy: bool) -> bool:
+    def _tries(self, busy: bool, only_asked: bool) -> bool:
         """Whether to admit what seems to come too late: every tenth time if nothing runs, as times may be wrong."""
-        self._idle_refusals = 0 if busy else (self._idle_refusals + 1) % 10
-        return not busy and self._idle_refusals == 0
+        self._idle_refusals = 0 if busy else min(self._idle_refusals + 1, 10)
+        tries = self._idle_refusals == 10
+        if tries and not only_asked:
+            self._idle_refusals = 0
+        return tries
 
     def _send(self, request: Request, worker: Any) -> None:
         """Give a request to a worker."""
@@ -307,16 +316,21 @@ class Engine:
             books = self._books
             waiting = {worker: sum(r.size for r in books.waiting.get(worker, ())) for worker in self._crew.workers}
             paces = [self._crew.pace[worker] for worker in waiting]
-            least = min(waiting.values(), default=0)
             return {
                 "in_flight": len(books.requests),
                 "waiting": sum(waiting.values()),
                 "bytes": books.bytes,
                 "slow_down": max((pace.mean for pace in paces), default=1.0),
                 "slow_down_95": max((pace.high for pace in paces), default=1.0),
-                "first_exit_seconds": float(self._tables.first_exits[min(least, 4095)]),
+                "first_exit_seconds": min((self._first_exit(*each) for each in waiting.items()), default=inf),
                 "workers": len(waiting),
             }
+
+    def _first_exit(self, worker: Any, waiting: int) -> float:
+        """Seconds from now to the first exit of one more sample, as admission predicts them."""
+        now, busy = time.perf_counter(), any(request.worker is worker for request in self._books.requests.values())
+        pace = self._crew.pace[worker].at(now)
+        return lateness(self._tables, pace, [(now, waiting + 1)], now, busy) + self._ahead.seconds
 
     def stats(self) -> dict[str, Any]:
         """Counts since the start: ``admitted``, ``refused``, ``answered`` (``in_time`` and ``late``; ``ready_in_time``:

@@ -53,9 +53,8 @@ class Guard:
             refusal = self._refusal(scope)
             await (self.app if refusal is None else refusal)(scope, receive, watched)
         finally:
-            if LOG.isEnabledFor(logging.INFO):  # once the reply is on its way
-                seconds = time.perf_counter() - started
-                asyncio.get_running_loop().call_soon(lambda: LOG.info(_line(scope, status, sent, seconds)))
+            # Once the reply is on its way.
+            asyncio.get_running_loop().call_soon(log, scope, status, sent, time.perf_counter() - started)
 
     def _refusal(self, scope: Scope) -> ASGIApp | None:
         headers = Headers(scope=scope)
@@ -93,6 +92,12 @@ def _name(host: str) -> str:
         return urlsplit(f"//{host}").hostname or ""
     except ValueError:
         return ""
+
+
+def log(scope: Scope, status: int, sent: int, seconds: float) -> None:
+    """Write the line of a request."""
+    if LOG.isEnabledFor(logging.INFO):
+        LOG.info(_line(scope, status, sent, seconds))
 
 
 def _line(scope: Scope, status: int, sent: int, seconds: float) -> str:

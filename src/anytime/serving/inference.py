@@ -13,11 +13,12 @@ from torch import Tensor
 from anytime.errors import AnytimeError
 from anytime.serving.bodies import body_of
 from anytime.serving.engine import Answer
+from anytime.serving.exchange import Exchange
 from anytime.serving.protocol import LENGTH_HEADER, InputTensor, format_response, parse_request
 from anytime.serving.protocol import Request as Inference
 from anytime.serving.replies import json_reply
 from anytime.serving.served import Loaded, Served, check_finite
-from anytime.serving.service import Exchange, Service, answers_of, submit
+from anytime.serving.service import Service, answers_of
 from anytime.serving.threads import parse_soon, prepare_soon
 
 INPUT = "input"
@@ -28,6 +29,7 @@ OUTPUTS = {
     "exit": "INT64",
     "complete": "BOOL",
     "seconds": "FP64",
+    "late": "FP64",
     "macs": "INT64",
 }
 
@@ -57,8 +59,8 @@ async def ready(request: Request) -> Response:
     """The server, or one of its models, admits requests."""
     service = _service(request)
     asked = [_served(request)] if "model" in request.path_params else service.models.values()
-    if service.draining:
-        raise HTTPException(503, "the server is shutting down")
+    if not service.ready:
+        raise HTTPException(503, "the server is starting or shutting down")
     if waits := [served.name for served in asked if not served.loaded.engine.ready]:
         raise HTTPException(503, f"no engine process of {', '.join(waits)} is ready")
     return json_reply({"ready": True})
@@ -89,7 +91,7 @@ async def metadata(request: Request) -> Response:
 
 async def index(request: Request) -> Response:
     """All models."""
-    state = {"version": "1", "state": "UNAVAILABLE" if _service(request).draining else "READY", "reason": ""}
+    state = {"version": "1", "state": "READY" if _service(request).ready else "UNAVAILABLE", "reason": ""}
     return json_reply([{"name": name, **state} for name in _service(request).models])
 
 
@@ -107,22 +109,23 @@ async def infer(request: Request) -> Response:
     with service.exchange(request, "infer") as exchange, served.use() as loaded:
         exchange.model = served.name
         async with body_of(request, service) as body:
-            exchange.begin()
+            await service.begin(exchange, request, loaded)
             check = partial(_check_inputs, loaded, service.limits.rows)
             parse = partial(parse_request, header_length=request.headers.get(LENGTH_HEADER), check=check)
             inference = await parse_soon(request, exchange, parse, body)
             inference.wants(OUTPUTS)
-            exchange.deadline = service.deadline(request, None, inference.parameters.get("timeout"))
+            if exchange.deadline is None:
+                exchange.until(service.deadline(request, None, inference.parameters.get("timeout")))
             batch = await _batch(request, inference, loaded, exchange)
             futures = []
             try:
-                futures = [submit(loaded, row, exchange) for row in batch.split(1)]
+                futures = [exchange.admit(loaded, row) for row in batch.split(1)]
                 answers = await answers_of(request, futures)
             finally:
                 for future in futures:  # one that was refused takes the others with it
                     future.cancel()
-            exchange.answered(answers)
-            content, headers = format_response(served.name, inference, _outputs(loaded, answers))
+            await exchange.answered(answers)
+            content, headers = format_response(served.name, inference, _outputs(loaded, answers, exchange))
             return Response(content, headers=headers)
 
 
@@ -153,7 +156,7 @@ async def _batch(request: Request, inference: Inference, loaded: Loaded, exchang
     return check_finite(tensor.float()) if tensor.is_floating_point() else tensor
 
 
-def _outputs(loaded: Loaded, answers: list[Answer]) -> dict[str, np.ndarray]:
+def _outputs(loaded: Loaded, answers: list[Answer], exchange: Exchange) -> dict[str, np.ndarray]:
     probabilities = np.array([loaded.probabilities(answer) for answer in answers])
     names = [loaded.class_name(int(best)).encode() for best in probabilities.argmax(1)]
     columns: dict[str, Any] = {
@@ -162,7 +165,8 @@ def _outputs(loaded: Loaded, answers: list[Answer]) -> dict[str, np.ndarray]:
         "class": np.array(names, object),
         "exit": np.array([answer.exit for answer in answers], "<i8"),
         "complete": np.array([answer.complete for answer in answers], "?"),
-        "seconds": np.array([answer.seconds for answer in answers], "<f8"),
+        "seconds": np.full(len(answers), exchange.elapsed, "<f8"),
+        "late": np.full(len(answers), exchange.late, "<f8"),
         "macs": np.array([loaded.macs(answer.exit) for answer in answers], "<i8"),
     }
     assert columns.keys() == OUTPUTS.keys()

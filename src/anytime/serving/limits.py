@@ -18,6 +18,7 @@ class Limits:
         read: seconds that a client may take to send its headers, and again to send its body.
         idle: seconds that a connection is kept without a request.
         deadline: the longest deadline, in seconds; also how long a shutdown waits for requests.
+        drain: seconds after SIGTERM in which requests are still taken, while ``ready`` says 503.
         grace: seconds of a shutdown in which requests that have begun to arrive can still be admitted.
         default: the deadline of requests without one, in seconds.
     """
@@ -32,5 +33,6 @@ class Limits:
     read: float = 10.0
     idle: float = 15.0
     deadline: float = 60.0
+    drain: float = 0.0
     grace: float = 5.0
     default: float = 1.0

@@ -1,9 +1,11 @@
 """What Prometheus reads at /metrics."""
 
 from collections.abc import Iterable, Mapping
+from math import inf
 from typing import Any
 
 from anytime.errors import require
+from anytime.serving.exchange import Exchange
 from anytime.serving.served import Served
 
 prometheus: Any = require("prometheus_client", "serve")
@@ -37,17 +39,27 @@ class Metrics:
             "anytime_request_seconds", "Seconds from the request to its answer.", ["model", "route"],
             buckets=BUCKETS, **common,
         )  # fmt: skip
+        self.lateness = prometheus.Histogram(
+            "anytime_lateness_seconds", "Seconds from the deadline to the reply; 0 for replies in time.",
+            ["model", "route"], buckets=(0.0, *BUCKETS), **common,
+        )  # fmt: skip
         self.active = prometheus.Gauge("anytime_active_requests", "Requests that are not answered yet.", **common)
         self.streams = prometheus.Gauge("anytime_streams", "Open streams.", **common)
         self.registry.register(_Engines(models, self))
 
-    def count(self, model: str, route: str, outcome: str, exits: Iterable[int] = (), seconds: float = 0.0) -> None:
+    def count(self, exchange: Exchange) -> None:
         """Note how a request ended."""
-        self.requests.labels(model, route, outcome).inc()
-        if outcome in ("answered", "late"):
-            self.seconds.labels(model, route).observe(seconds)
-            for exit in exits:
+        model, route = exchange.model, exchange.route
+        self.requests.labels(model, route, exchange.outcome).inc()
+        if exchange.outcome in ("answered", "late"):
+            self.seconds.labels(model, route).observe(exchange.seconds)
+            self.lateness.labels(model, route).observe(max(0.0, exchange.seconds - (exchange.deadline or inf)))
+            for exit in exchange.exits:
                 self.exits.labels(model, exit).inc()
+
+    def refused(self, model: str, route: str) -> None:
+        """Note that a request was refused as soon as it was read."""
+        self.requests.labels(model, route, "refused").inc()
 
     def in_time(self, model: str) -> float:
         """Share of a model's answers that came before their deadlines; 1 if there are none."""

@@ -17,10 +17,11 @@ from torch import Tensor
 from anytime.errors import AnytimeError
 from anytime.serving.bodies import body_of
 from anytime.serving.engine import Answer
+from anytime.serving.exchange import Exchange
 from anytime.serving.protocol import InputTensor, from_list, parse_json
 from anytime.serving.replies import event, json_reply
 from anytime.serving.served import Loaded, check_finite
-from anytime.serving.service import Exchange, Service, answers_of, submit
+from anytime.serving.service import Service, answers_of, is_json
 from anytime.serving.threads import parse_soon, prepare_soon
 
 TOP = 5
@@ -51,20 +52,20 @@ async def predict(request: Request) -> Response:
         exchange.model = served.name
         with served.use() as loaded:
             x = await _sample(request, service, loaded, exchange)
-            (answer,) = await answers_of(request, [submit(loaded, x, exchange)])
-            exchange.answered([answer])
-            return json_reply({"model": served.name, **described(loaded, answer)})
+            (answer,) = await answers_of(request, [exchange.admit(loaded, x)])
+            await exchange.answered([answer])
+            return json_reply({"model": served.name, **described(loaded, answer, exchange)})
 
 
 async def _sample(request: Request, service: Service, loaded: Loaded, exchange: Exchange) -> Tensor:
     """What the body holds, as a batch of one; sets the deadline."""
     async with body_of(request, service) as body:
-        exchange.begin()
-        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        await service.begin(exchange, request, loaded)
         deadline, content = None, body
-        if kind == "application/json":
+        if is_json(request.headers):
             deadline, content = await parse_soon(request, exchange, partial(_parsed, loaded.shape), body)
-        exchange.deadline = service.deadline(request, deadline)
+        if exchange.deadline is None:
+            exchange.until(service.deadline(request, deadline))
         if isinstance(content, Tensor):
             return content
         if loaded.preprocessing is None:
@@ -94,7 +95,7 @@ def _bytes(text: str) -> bytes:
         ) from error
 
 
-def described(loaded: Loaded, answer: Answer, every: bool = False) -> dict[str, Any]:
+def described(loaded: Loaded, answer: Answer, exchange: Exchange, every: bool = False) -> dict[str, Any]:
     """An answer as JSON holds it; ``every``: the heads of the earlier exits were evaluated too."""
     probabilities = loaded.probabilities(answer)
     best = nlargest(TOP, range(len(probabilities)), key=probabilities.__getitem__)
@@ -105,7 +106,8 @@ def described(loaded: Loaded, answer: Answer, every: bool = False) -> dict[str, 
         "exit": answer.exit,
         "exits": loaded.exits,
         "complete": answer.complete,
-        "seconds": answer.seconds,
+        "seconds": exchange.elapsed,
+        "late": exchange.late,
         "macs": loaded.macs(answer.exit, every),
         "stopped_by": answer.stopped_by,
     }
@@ -144,8 +146,8 @@ async def _events(request: Request, service: Service, queue: "asyncio.Queue[Any]
         exchange.model = served.name
         with served.use() as loaded:
             x = await _sample(request, service, loaded, exchange)
-            future = submit(
-                loaded, x, exchange, on_exit=lambda answer: loop.call_soon_threadsafe(queue.put_nowait, answer)
+            future = exchange.admit(
+                loaded, x, on_exit=lambda answer: loop.call_soon_threadsafe(queue.put_nowait, answer)
             )
             future.add_done_callback(queue.put_nowait)
             latest: Answer | None = None
@@ -153,11 +155,11 @@ async def _events(request: Request, service: Service, queue: "asyncio.Queue[Any]
                 while (item := await queue.get()) is not future and (item or not latest):
                     if item:  # and not the word to end with what there is
                         latest = item
-                        yield event("exit", {"model": served.name, **described(loaded, item, every=True)})
+                        yield event("exit", {"model": served.name, **described(loaded, item, exchange, every=True)})
                 latest = future.result() if item is future else latest
                 assert latest is not None
-                exchange.answered([latest])
-                yield event("answer", {"model": served.name, **described(loaded, latest, every=True)})
+                await exchange.answered([latest])
+                yield event("answer", {"model": served.name, **described(loaded, latest, exchange, every=True)})
             except Exception as error:
                 if latest is None:
                     raise

@@ -91,8 +91,9 @@ class Load:
             moment += draw.expovariate(rate)
         self.inputs = _inputs(loaded)
         self.begun, self.sent, self.refused, self.failed = 0.0, 0, 0, 0
-        self.answers: list[tuple[int, bool]] = []
-        self.reported = self.in_time = 0
+        self.answers: list[tuple[int, float]] = []
+        """The exit of each, and by how many seconds it was late; 0 if it was in time."""
+        self.reported, self.in_time, self.late = 0, 0, 0.0
 
     @property
     def done(self) -> bool:
@@ -125,23 +126,25 @@ class Load:
         future.add_done_callback(partial(self._note, moment))
 
     def _note(self, moment: float, future: Any) -> None:
-        in_time = time.perf_counter() - moment <= self.deadline
+        late = max(0.0, time.perf_counter() - moment - self.deadline)
         if future.cancelled() or future.exception():
             self.failed += 1
         else:
-            self.answers.append((future.result().exit, in_time))
+            self.answers.append((future.result().exit, late))
 
     def report(self) -> dict[str, Any]:
         """What has happened so far, and the exits since the last report."""
         fresh = self.answers[self.reported :]
         self.reported += len(fresh)
-        self.in_time += sum(in_time for _, in_time in fresh)
+        self.in_time += sum(late == 0 for _, late in fresh)
+        self.late = max([self.late, *(late for _, late in fresh)])
         exits = Counter(exit for exit, _ in fresh)
         return {
             "seconds": time.perf_counter() - self.begun,
             "sent": self.sent,
             "answered": self.reported,
             "in_time": self.in_time,
+            "late": self.late,
             "refused": self.refused,
             "failed": self.failed,
             "exits": [exits[exit] for exit in range(self.loaded.exits)],

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from math import exp, isfinite
 from pathlib import Path
@@ -13,7 +13,7 @@ from torch import Tensor
 from anytime.cost import Costs, costs
 from anytime.errors import AnytimeError
 from anytime.preprocessing import Preprocessing
-from anytime.serving.engine import Answer, Engine
+from anytime.serving.engine import Answer, Engine, OverloadedError
 from anytime.serving.images import warm_up
 from anytime.serving.model import saved_accuracy
 
@@ -108,6 +108,10 @@ class Served:
             if loaded.retired and not loaded.users:
                 loaded.closed.set()
 
+    async def warm_up(self) -> None:
+        """Let the engine answer a few requests, alone and together: the first ones take much longer than all others."""
+        await _warm_up(self.loaded.engine)
+
     async def reload(self) -> None:
         """Load the folder again; requests that have begun are answered by the old model, new ones by the new.
 
@@ -121,7 +125,13 @@ class Served:
     async def _reload(self) -> None:
         async with self._loading:
             self._next = None
-            old, self.loaded = self.loaded, await asyncio.to_thread(self._load)
+            new = await asyncio.to_thread(self._load)
+            try:
+                await _warm_up(new.engine)
+            except BaseException:
+                await asyncio.to_thread(new.engine.close)
+                raise
+            old, self.loaded = self.loaded, new
             old.retired = True
             if old.users:
                 await old.closed.wait()
@@ -139,3 +149,12 @@ class Served:
             "macs": loaded.costs.alone,
             "accuracy": loaded.accuracy or None,
         }
+
+
+async def _warm_up(engine: Engine) -> None:
+    for count in (1, 1, 8):
+        answers = []
+        with suppress(OverloadedError):  # a small queue, or a slow network: fewer will do
+            for _ in range(count):
+                answers.append(engine.asubmit(engine.model.example))
+        await asyncio.gather(*answers)

@@ -7,9 +7,10 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -21,6 +22,7 @@ from anytime.errors import AnytimeError
 from anytime.files import read_file
 from anytime.memory import steady
 from anytime.serving.app import create_app
+from anytime.serving.arrival import Proxies
 from anytime.serving.connection import bounded
 from anytime.serving.limits import Limits
 from anytime.serving.served import Served
@@ -29,6 +31,8 @@ from anytime.serving.service import Service
 LOG = logging.getLogger("anytime.serving")
 SWITCH = 0.001
 """Seconds after which a thread lets others run: an answer of the engine does not wait for long."""
+ACCEPTED = 8
+"""New connections in one round of the event loop."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -40,6 +44,7 @@ def serve(
     token: str | None = None,
     no_auth: bool = False,
     limits: Limits | None = None,
+    proxies: Iterable[str] = (),
     version: str = "",
     say: Callable[[str], object] = print,
 ) -> None:
@@ -52,6 +57,7 @@ def serve(
         token: that clients must send as ``Authorization: Bearer …``.
         no_auth: listen at any address without a token.
         limits: what clients may ask for.
+        proxies: addresses and networks in front whose word about clients and moments counts.
         version: of the library, for clients that ask.
         say: told the address once requests can be answered.
     """
@@ -61,7 +67,7 @@ def serve(
             f"--host {host}: other machines could use this server; give a --token-file that clients must know, or "
             "write --no-auth"
         )
-    limits = within_files(limits or Limits())
+    limits, trusted = within_files(limits or Limits()), Proxies(proxies)
     torch.set_num_threads(1)  # the engines compute
     with ExitStack() as stack:
         listener = stack.enter_context(bound_socket(host, port))
@@ -69,11 +75,13 @@ def serve(
         loaded = models(runner.get_loop())
         for served in loaded.values():
             stack.callback(lambda served=served: served.loaded.engine.close(drain=False))
-        service = Service(loaded, limits, rush=local, version=version)
+        service = Service(loaded, limits, rush=local, version=version, proxies=trusted)
         app = create_app(service, token, LOOPBACK if local and token is None and not no_auth else ())
         config = uvicorn.Config(
             app,
-            http=bounded(limits),
+            http=bounded(service),
+            proxy_headers=bool(trusted.networks),
+            forwarded_allow_ips=[str(network) for network in trusted.networks],
             ws="none",
             lifespan="off",
             log_config=None,
@@ -85,7 +93,7 @@ def serve(
         )
         name = f"[{host}]" if ":" in host else host
         address = f"http://{name}:{listener.getsockname()[1]}"
-        runner.run(Server(config, service, lambda: say(f"ready {address}")).serve([listener]))
+        runner.run(Server(config, service, lambda: say(f"ready {address}")).serve(several(listener)))
 
 
 def within_files(limits: Limits) -> Limits:
@@ -119,6 +127,11 @@ def _cannot_listen(host: str, port: int, error: Exception) -> AnytimeError:
     return AnytimeError(f"cannot listen at {host}, port {port}: {error}; choose another --port")
 
 
+def several(listener: socket.socket) -> list[socket.socket]:
+    """A listener with copies: in each round of the event loop libuv accepts one connection of each."""
+    return [listener, *(listener.dup() for _ in range(ACCEPTED - 1))]
+
+
 def read_token(path: Path) -> str:
     """The token in a file: its first line."""
     try:
@@ -139,6 +152,7 @@ class Server(uvicorn.Server):
         super().__init__(config)
         self.service, self._ready = service, ready
         self._background: set[asyncio.Task[None]] = set()
+        self._ending = False
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -157,7 +171,7 @@ class Server(uvicorn.Server):
                 signal.signal(number, handler)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen, then say so."""
+        """Listen, warm up, then say so."""
         self._loop = asyncio.get_running_loop()
         for listener in sockets or ():
             # Several sockets may be bound to a port until one of them listens; uvloop hides the error of the others.
@@ -167,16 +181,21 @@ class Server(uvicorn.Server):
                 host, port = listener.getsockname()[:2]
                 raise _cannot_listen(host, port, error) from error
         await super().startup(sockets)
+        for served in self.service.models.values():
+            await served.warm_up()
         steady()
         sys.setswitchinterval(SWITCH)
+        self.service.ready = not self.service.draining
         self._ready()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
         """End in an orderly way; a second signal ends at once."""
-        if self.service.draining:
+        if self._ending:
             self.should_exit = self.force_exit = True
-        else:
-            self._soon(self._drain)
+            return
+        self._ending = True
+        # Ctrl-C is no deployment: nobody has to notice first.
+        self._soon(partial(self._end, self.service.limits.drain if sig == signal.SIGTERM else 0.0))
 
     def _handle_reload(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
         self._soon(self._reload)
@@ -191,7 +210,18 @@ class Server(uvicorn.Server):
 
         self._loop.call_soon_threadsafe(start)
 
-    async def _drain(self) -> None:
+    async def _end(self, seconds: float) -> None:
+        """Take requests for some more seconds while ``ready`` says 503; then close the socket and answer what is here.
+
+        Args:
+            seconds: until whoever asks for ``ready`` sends no more.
+        """
+        self.service.ready = False
+        if seconds:
+            self.service.leaving = True
+            await asyncio.sleep(seconds)
+        for server in self.servers:
+            server.close()
         self.service.drain()
         end = time.monotonic() + self.service.limits.deadline
         self._loop.call_later(self.service.limits.grace, self.service.refuse_others)

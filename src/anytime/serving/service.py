@@ -1,20 +1,25 @@
 """What all requests of a server share: its models, limits and counters, and whether it is shutting down."""
 
 import asyncio
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
+from time import perf_counter
 from typing import Any
+from urllib.parse import parse_qsl
 
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
+from starlette.types import Scope
 
 from anytime.errors import AnytimeError
 from anytime.inference.limits import UnfinishedError
+from anytime.serving.arrival import Proxies
+from anytime.serving.booking import Route, Work
 from anytime.serving.deadlines import deadline_of
-from anytime.serving.engine import Answer, EngineDiedError, OverloadedError
+from anytime.serving.engine import Engine, EngineDiedError, OverloadedError
+from anytime.serving.exchange import Exchange
 from anytime.serving.limits import Limits
 from anytime.serving.metrics import Metrics
 from anytime.serving.served import Loaded, Served
@@ -22,41 +27,6 @@ from anytime.serving.served import Loaded, Served
 
 class ClientGoneError(Exception):
     """The client hung up before it was answered."""
-
-
-LATE = "reading the input took longer than the deadline"
-
-
-@dataclass(eq=False)
-class Exchange:
-    """One request for predictions, from its first byte to its answer."""
-
-    deadline: float | None = None
-    started: float = 0.0
-    """When the whole request was here: deadlines count from then, since before the server can do nothing."""
-    task: "asyncio.Task[Any] | None" = field(default_factory=asyncio.current_task)
-    admitted: bool = False
-    """Whether the engine has it."""
-    model: str = ""
-    exits: list[int] = field(default_factory=list)
-    seconds: float = 0.0
-
-    def begin(self) -> None:
-        """The request is complete: its time starts."""
-        self.started = time.perf_counter()
-
-    @property
-    def left(self) -> float:
-        """Seconds until the deadline."""
-        assert self.deadline is not None
-        left = self.deadline - (time.perf_counter() - self.started)
-        if left <= 0:
-            raise HTTPException(504, LATE)
-        return left
-
-    def answered(self, answers: list[Answer]) -> None:
-        """The answers are here."""
-        self.exits, self.seconds = [answer.exit for answer in answers], time.perf_counter() - self.started
 
 
 class Service:
@@ -67,14 +37,29 @@ class Service:
         limits: what clients may ask for.
         rush: whether clients may start a synthetic load.
         version: of the library.
+        proxies: whose word counts about when a request came and is due.
     """
 
-    def __init__(self, models: Mapping[str, Served], limits: Limits, rush: bool = False, version: str = "") -> None:
+    def __init__(
+        self,
+        models: Mapping[str, Served],
+        limits: Limits,
+        rush: bool = False,
+        version: str = "",
+        proxies: Proxies | None = None,
+    ) -> None:
         self.models, self.limits, self.rush, self.version = models, limits, rush, version
+        self.proxies = proxies or Proxies()
+        self.work = Work()
         self.metrics = Metrics(models)
         self.metrics.active.set_function(lambda: len(self.exchanges))
         self.metrics.streams.set_function(lambda: len(self.streams))
+        self.ready = False
+        """Whether clients should send requests here."""
+        self.leaving = False
+        """Whether connections are closed after their replies, so that clients open new ones elsewhere."""
         self.draining = False
+        """Whether nothing is admitted any more."""
         self.exchanges: set[Exchange] = set()
         self.body_bytes = 0
         self.streams: set[asyncio.Queue[Any]] = set()
@@ -88,14 +73,20 @@ class Service:
             raise HTTPException(404, f"there is no model {name[:40]!r}; models are {', '.join(self.models)}")
         return self.models[name]
 
-    def deadline(self, request: Request, written: str | None, microseconds: Any = None) -> float:
-        """The deadline of a request, in seconds."""
+    def deadline(self, request: Request, written: str | None = None, microseconds: Any = None) -> float:
+        """The deadline of a request, in seconds from when it came."""
         written = request.query_params.get("deadline", written)
-        return deadline_of(written, request.headers, self.limits.default, self.limits.deadline, microseconds)
+        return self._deadline(request.scope, request.headers, written, microseconds)
+
+    def _deadline(
+        self, scope: Scope, headers: Mapping[str, str], written: str | None, microseconds: Any = None
+    ) -> float:
+        default = scope.get("due", self.limits.default)
+        return deadline_of(written, headers, default, self.limits.deadline, microseconds)
 
     def drain(self) -> None:
         """Admit nothing more, and let the streams end with what they have."""
-        self.draining = True
+        self.ready, self.leaving, self.draining = False, True, True
         for queue in self.streams:
             queue.put_nowait(None)
 
@@ -107,38 +98,129 @@ class Service:
 
     @contextmanager
     def exchange(self, request: Request, route: str) -> Iterator[Exchange]:
-        """Count a request by how it ends, and note the facts for the access log."""
-        exchange, outcome = Exchange(), "failed"
+        """Note how a request for predictions ends; ``end`` counts it once the reply is written."""
+        exchange = Exchange(route, self.work)
         closing = HTTPException(503, "the server is shutting down", {"Retry-After": "1", "Connection": "close"})
         self.exchanges.add(exchange)
+        request.scope["exchange"] = exchange
         try:
             if self.draining:
                 raise closing
             yield exchange
-            late = exchange.deadline is not None and exchange.seconds > exchange.deadline
-            outcome = "late" if late else "answered"
+            exchange.outcome = "answered"
         except (asyncio.CancelledError, ClientGoneError) as error:
             if isinstance(error, asyncio.CancelledError) and self.draining and not exchange.admitted:
-                outcome = "refused"
+                exchange.outcome = "refused"
                 raise closing from None
-            outcome = "gone"
+            exchange.outcome = "gone"
             raise
         except (OverloadedError, UnfinishedError):
-            outcome = "refused"
+            exchange.outcome = "refused"
             raise
         except EngineDiedError:
             raise
         except (AnytimeError, HTTPException) as error:
             status = error.status_code if isinstance(error, HTTPException) else 400
-            outcome = "refused" if status >= 500 else "invalid"
+            exchange.outcome = "refused" if status >= 500 else "invalid"
             raise
-        finally:
-            self.exchanges.discard(exchange)
-            # Once the reply is on its way.
-            note = partial(self.metrics.count, exchange.model, route, outcome, exchange.exits, exchange.seconds)
-            asyncio.get_running_loop().call_soon(note)
-            facts = {"model": exchange.model, "outcome": outcome, "deadline": exchange.deadline}
-            request.scope["facts"] = {**facts, "exits": exchange.exits}
+
+    def enter(self, scope: Scope, start: Callable[[], object], refuse: Callable[[OverloadedError], object]) -> None:
+        """A whole request is here: refuse it before any work is spent on it, or start it when it is its turn.
+
+        Args:
+            scope: of the request.
+            start: leads it to the function of its path.
+            refuse: replies that there is no time for it.
+        """
+        route = route_of(scope)
+        if route is None or self.draining:
+            start()
+            return
+        try:
+            deadline = self._arrive(scope)
+            served = self.model(model_of(scope))
+        except (AnytimeError, HTTPException):  # is explained on the way that all others go
+            start()
+            return
+        engine, learned = served.loaded.engine, self.work.routes[route]
+        due = scope["came"] + (self.limits.default if deadline is None else deadline)
+
+        def attempt(check: Callable[[Engine, Route, float], None], then: Callable[[], object]) -> bool:
+            try:
+                if deadline is not None:
+                    check(engine, learned, due)
+            except OverloadedError as error:
+                refuse(error)
+                self.metrics.refused(served.name, route)
+                return False
+            then()
+            return True
+
+        scope["waited"] = True
+        at_turn = partial(attempt, self.work.check_turn, start)
+        attempt(self.work.check, partial(self.work.turns.call, due, at_turn))
+
+    def _arrive(self, scope: Scope) -> float | None:
+        """Note when a request came; its deadline in seconds, None if its body may say it."""
+        now = perf_counter()
+        came = scope.setdefault("came", now)
+        headers = Headers(scope=scope)
+        if self.proxies.networks:
+            said, due = self.proxies.moments(scope["connection"].client, headers, now)
+            scope["came"] = came if said is None else min(came, said)
+            if due is not None:
+                scope["due"] = due - scope["came"]
+        written = query_of(scope["query_string"]).get("deadline")
+        if written is None and (route_of(scope) == "infer" or is_json(headers)):
+            return None
+        return self._deadline(scope, headers, written)
+
+    async def begin(self, exchange: Exchange, request: Request, loaded: Loaded) -> None:
+        """The body of a request is here: it waits for its turn, if it has not done so before."""
+        scope, waited = request.scope, "waited" in request.scope
+        exchange.deadline = self._arrive(scope)
+        exchange.came = scope["came"]
+        due = exchange.came + (self.limits.default if exchange.deadline is None else exchange.deadline)
+        await exchange.begin(loaded, due, waited)
+
+    def end(self, exchange: Exchange, request: Request) -> None:
+        """Its reply is written, or there will be none."""
+        exchange.replied()
+        self.exchanges.discard(exchange)
+        asyncio.get_running_loop().call_soon(partial(self.metrics.count, exchange))
+        request.scope["facts"] = {
+            "model": exchange.model,
+            "outcome": exchange.outcome,
+            "deadline": exchange.deadline,
+            "late": round(exchange.late, 6) if exchange.outcome == "late" else 0.0,
+            "exits": exchange.exits,
+        }
+
+
+@lru_cache(1024)
+def query_of(text: bytes) -> dict[str, str]:
+    """The words of a query."""
+    return dict(parse_qsl(text.decode("latin-1"), keep_blank_values=True))
+
+
+def route_of(scope: Scope) -> str | None:
+    """The route of a request for predictions; None for others."""
+    if scope["method"] != "POST":
+        return None
+    path = scope["path"]
+    return {"/predict": "predict", "/stream": "stream"}.get(path, "infer" if path.endswith("/infer") else None)
+
+
+def model_of(scope: Scope) -> str | None:
+    """The name of the model that a request for predictions is for."""
+    if scope["path"].endswith("/infer"):
+        return scope["path"].split("/")[3] if scope["path"].startswith("/v2/models/") else None
+    return query_of(scope["query_string"]).get("model")
+
+
+def is_json(headers: Mapping[str, str]) -> bool:
+    """Whether a body is JSON."""
+    return headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json"
 
 
 async def answers_of(request: Request, futures: list["asyncio.Future[Any]"]) -> list[Any]:
@@ -161,10 +243,3 @@ async def answers_of(request: Request, futures: list["asyncio.Future[Any]"]) -> 
     finally:
         connection.on_lost = None
         cancel()
-
-
-def submit(loaded: Loaded, x: Any, exchange: Exchange, **options: Any) -> "asyncio.Future[Answer]":
-    """Give a sample to the engine; cancelling the future takes it back."""
-    future = loaded.engine.asubmit(loaded.check_sample(x), deadline=exchange.left, **options)
-    exchange.admitted = True
-    return future

@@ -10,8 +10,9 @@ from starlette.requests import Request
 from torch import Tensor
 
 from anytime.preprocessing import Preprocessing
+from anytime.serving.exchange import LATE, Exchange
 from anytime.serving.images import is_small, prepare
-from anytime.serving.service import LATE, ClientGoneError, Exchange, answers_of
+from anytime.serving.service import ClientGoneError, answers_of
 
 SMALL_BODY = 2**15
 """Bytes that are parsed in less time than a thread takes to wake up, nearly always."""
@@ -41,6 +42,7 @@ async def _in_thread(
 ) -> Any:
     """Wait for work until the deadline or a disconnect. Work that has begun goes on, so it must be bounded itself."""
     limit = None if exchange.deadline is None else exchange.left
+    exchange.threaded = True
     future = asyncio.get_running_loop().run_in_executor(pool, work, *arguments)
     try:
         async with asyncio.timeout(limit):

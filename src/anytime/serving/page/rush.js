@@ -88,10 +88,11 @@ export class RushView {
   }
 
   summarize() {
-    const { sent, answered, in_time: inTime, refused } = this.last;
+    const { sent, answered, in_time: inTime, late, refused } = this.last;
     if (!sent) return;
+    const worst = late > 0 ? `, the latest ${Math.ceil(1000 * late)} ms late` : "";
     $("rush-summary").textContent = `${sent.toLocaleString("en")} requests: ${answered.toLocaleString("en")} answered, `
-      + `${percent(inTime / Math.max(answered, 1), 1)} of them in time, ${refused.toLocaleString("en")} refused at once; `
+      + `${percent(inTime / Math.max(answered, 1), 1)} of them in time${worst}, ${refused.toLocaleString("en")} refused at once; `
       + `mean exit ${$("mean-exit").textContent}.`;
   }
 }

@@ -154,6 +154,7 @@ export class TryView {
     $("truth").textContent = "";
     $("bars").replaceChildren();
     $("exit").disabled = true;
+    $("late").textContent = "";
     $("summary").textContent = `No answer within ${milliseconds(deadline)}: ${reason}`;
     this.answers = [];
     this.draw();
@@ -164,6 +165,7 @@ export class TryView {
     const why = answer.complete ? "the whole network ran" : `stopped by the deadline of ${milliseconds(deadline)}`;
     $("summary").textContent = `${percent(answer.probability, 1)} sure, exit ${answer.exit + 1} of ${answer.exits} `
       + `after ${milliseconds(1000 * answer.seconds)}; ${why}.`;
+    $("late").textContent = lateness(answer, deadline);
     $("exit").disabled = false;
   }
 
@@ -195,6 +197,11 @@ export class TryView {
   draw(exit = this.answers.length ? Number($("exit").value) : null) {
     drawCurve($("curve"), this.model, exit);
   }
+}
+
+// What the server says of an answer that came after its deadline.
+export function lateness(answer, deadline) {
+  return answer.late > 0 ? `${milliseconds(1000 * answer.late)} late for the deadline of ${milliseconds(deadline)}.` : "";
 }
 
 function milliseconds(value) {

@@ -1,0 +1,37 @@
+"""How long something usually takes."""
+
+from collections import deque
+
+HALF_LIFE = 10.0
+"""Seconds after which half of what was learned is forgotten: a slow moment must not refuse requests for ever."""
+
+
+class Typical:
+    """Seconds that something takes: the mean of the latest, without the slowest tenth.
+
+    Args:
+        first: what is assumed before anything is known.
+        window: how many are looked at.
+
+    Examples:
+        >>> typical = Typical(first=1.0)
+        >>> for _ in range(40):
+        ...     typical.note(3.0, now=100.0)
+        >>> typical.at(100.0), typical.at(110.0)
+        (3.0, 2.0)
+    """
+
+    def __init__(self, first: float, window: int = 32) -> None:
+        self.first, self._latest = first, deque([first] * 4, window)
+        self._mean, self._moment = first, 0.0
+
+    def note(self, seconds: float, now: float) -> None:
+        """Learn how long it took once."""
+        self._latest.append(seconds)
+        most = max(1, int(0.9 * len(self._latest)))
+        self._mean, self._moment = sum(sorted(self._latest)[:most]) / most, now
+
+    def at(self, now: float) -> float:
+        """What to assume at a moment."""
+        share = 0.5 ** (max(now - self._moment, 0.0) / HALF_LIFE)
+        return self.first + (self._mean - self.first) * share
