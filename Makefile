@@ -1,4 +1,4 @@
-.PHONY: setup demo test test-slow docs dist clean
+.PHONY: setup demo test test-slow records docs dist clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -30,6 +30,10 @@ test: .venv/developer-tools  ## what CI runs: style, types, tests, doctests and 
 
 test-slow: .venv/developer-tools .venv/dist-tools  ## the long tests: 50 kills of a training run, and the like
 	$(BIN)/pytest -m slow
+
+DATA ?= cifar10
+records: .venv/developer-tools  ## measure again what README.md and PERFORMANCE.md say, where its code has changed; goes on where it stopped
+	$(BIN)/python docs/figures.py renew --data $(DATA)
 
 dist: .venv/dist-tools  ## wheel and sdist in dist/, checked
 	rm -rf dist
