@@ -26,9 +26,7 @@ RECOMMENDED = "cifar10-25000-resann-5-16-patch2-mlpheads-adaloss-60-seed0-stacki
 """Written by ``anytime combine``."""
 SERVING = [f"{SRC}/serving/{name}.py" for name in ("engine", "crew", "worker", "runner", "arena", "wire", "admission")]
 HTTP = [f"{SRC}/serving/{name}.py" for name in ("app", "server", "service", "predict", "images", "served")]
-LOAD = (
-    "--systems engine,full,fixed,fixed2,plain,litserve,ray --rounds 3 --seed 7000 --out docs/records/serving_load.jsonl"
-)
+LOAD = "--systems engine,http,full,fixed,fixed2,plain,litserve,ray --rounds 3 --seed 7000 --out docs/records/serving_load.jsonl"
 SCHEDULER = [f"{SRC}/serving/{name}.py" for name in ("scheduler", "tables", "slowdown")]
 TEAM = [*INFERENCE, f"{SRC}/ensemble"]
 CONVERTED = [*TRAINING, f"{SRC}/conversion"]
