@@ -3,6 +3,7 @@
 import base64
 import html
 import re
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -100,9 +101,14 @@ def _about(section: Section) -> str:
         f"{record['versions'].get('precision', 'float32')}"
         for record in records
     }
+    commits = Counter(record.get("commit") for record in records)
+    unknown = commits.pop(None, 0)
+    said = [f"{commit} ({count})" for commit, count in sorted(commits.items())]
+    said += [f"not recorded ({unknown}, before records had it)"] * (unknown > 0)
     return (
         f"{done}, {_hours(records):.1f} hours of training steps ({', '.join(sorted(machines))}, threads of a run: "
-        f"{', '.join(sorted(threads))}); {'; '.join(sorted(images))}."
+        f"{', '.join(sorted(threads))}); {'; '.join(sorted(images))}. Commits of the code, with the number of runs: "
+        f"{', '.join(said)}."
     )
 
 
