@@ -101,7 +101,7 @@ def show(preset: str, records: Records) -> Section:
     for data, says in UNTRIED.items():
         if data not in tried:
             section.claims.append(not_tried(FIGURE, says, "plot", DATA_NAMES[data]))
-    section.claims += _theory()
+    section.claims += _theory() if section.records else []
     return section
 
 

@@ -87,9 +87,9 @@ class Section:
         return "\n\n".join([f"**The paper:** {self.claim}", "**Here:**", verdicts, *self.text])
 
 
-def as_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A table in Markdown, the first column to the left and the others to the right."""
-    lines = ["| " + " | ".join(header) + " |", "|---" + "|---:" * (len(header) - 1) + "|"]
+def as_table(header: Sequence[str], rows: Iterable[Sequence[object]], words: bool = False) -> str:
+    """A table in Markdown, the first column to the left and the others to the right, or all to the left for words."""
+    lines = ["| " + " | ".join(header) + " |", "|---" + ("|---" if words else "|---:") * (len(header) - 1) + "|"]
     return "\n".join([*lines, *("| " + " | ".join(map(str, row)) + " |" for row in rows)])
 
 

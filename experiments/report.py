@@ -72,7 +72,7 @@ def opening(sections: dict[str, Section]) -> list[str]:
         f"What the paper claims, and what these runs say, claim by claim and setting by setting: {counted(claims)}. "
         "Details follow in the sections; differences are in points of test error, above 0 as the paper says."
     )
-    return [text, as_table(HEADER, rows(claims)), RULES, INDEPENDENT]
+    return [text, as_table(HEADER, rows(claims), words=True), RULES, INDEPENDENT]
 
 
 def overview(sections: dict[str, Section]) -> str:
@@ -120,6 +120,7 @@ img { width: 100%; min-width: 33rem; max-width: 52rem; height: auto; background:
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; font-size: 0.92rem; font-variant-numeric: tabular-nums; }
 th, td { padding: 0.25rem 0.7rem; text-align: right; border-bottom: 1px solid #8884; white-space: nowrap; }
+.words th, .words td { text-align: left; white-space: normal; vertical-align: top; }
 th:first-child, td:first-child { text-align: left; white-space: normal; min-width: 7rem; }
 code { background: #8882; padding: 0.1rem 0.3rem; border-radius: 3px; overflow-wrap: anywhere; }
 nav a { margin-right: 1rem; display: inline-block; } .about { color: #777; }
@@ -162,7 +163,8 @@ def _inline(text: str) -> str:
 
 
 def _table(text: str) -> str:
-    header, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines())
+    header, rule, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines())
     top = "".join(f"<th>{_inline(cell)}</th>" for cell in header)
     lines = ["<tr>" + "".join(f"<td>{_inline(cell)}</td>" for cell in row) + "</tr>" for row in rows]
-    return f'<div class="wide"><table><thead><tr>{top}</tr></thead><tbody>{"".join(lines)}</tbody></table></div>'
+    kind = "" if any(cell.endswith(":") for cell in rule) else ' class="words"'
+    return f'<div class="wide"><table{kind}><thead><tr>{top}</tr></thead><tbody>{"".join(lines)}</tbody></table></div>'

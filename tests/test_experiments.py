@@ -106,18 +106,19 @@ def test_an_ensembles_curve_is_that_of_the_ensemble(tmp_path):
 
 @pytest.mark.parametrize("preset", [pytest.param("paper", marks=pytest.mark.slow), "laptop", "minutes"])
 def test_every_experiment_names_its_runs(preset):
+    kinds = {}
     for name in EXPERIMENTS:
         runs = load(name).runs(preset)
         names = [run.name for run in runs]
         assert runs or preset == "minutes"
         assert len(set(names)) == len(names)
-        for model in {run.model for run in runs}:
-            with torch.device("meta"):
-                net = anytime.create_model(model)
-            for run in runs:
-                if run.model == model:
-                    anytime.Recipe(**run.recipe)
-                    create_scheme(run.scheme.partition("+")[0], net)
+        kinds |= {(run.model, run.scheme, json.dumps(run.recipe)): run for run in runs}
+    for model in {model for model, *_ in kinds}:
+        with torch.device("meta"):
+            net = anytime.create_model(model)
+        for run in (run for run in kinds.values() if run.model == model):
+            anytime.Recipe(**run.recipe)
+            create_scheme(run.scheme.partition("+")[0], net)
 
 
 def test_a_taste_is_a_part_of_the_laptops_runs():
