@@ -1,4 +1,4 @@
-.PHONY: setup demo test promise-tools test-promises test-slow tables docs dist clean
+.PHONY: setup demo test promise-tools test-promises test-slow tables records docs dist clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -43,6 +43,10 @@ test-slow: .venv/developer-tools  ## what CI does not run: 50 kills of a trainin
 
 tables: .venv/developer-tools  ## write the documents' tables of models, about an hour
 	$(BIN)/pytest --write-tables -m "slow or not slow" -k table tests/conversion tests/export
+
+DATA ?= cifar10
+records: .venv/developer-tools  ## measure again what README.md and PERFORMANCE.md say, where its code has changed; goes on where it stopped
+	$(BIN)/python docs/figures.py renew --data $(DATA)
 
 dist: .venv/dist-tools  ## wheel and sdist in dist/, checked
 	rm -rf dist

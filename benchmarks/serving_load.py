@@ -2,8 +2,11 @@
 
 python benchmarks/serving_load.py FOLDER                        # a trained network; CIFAR-10 from --data
 python benchmarks/serving_load.py FOLDER --systems engine,full,plain --loads 0.5,1,2,3,5 --seconds 5 --rounds 3
-python benchmarks/serving_load.py FOLDER --systems engine,litserve,ray    # pip install litserve "ray[serve]"
+python benchmarks/serving_load.py FOLDER --systems http,litserve,ray      # pip install litserve "ray[serve]"
 python benchmarks/serving_load.py FOLDER --tune                           # which batches are best for those two
+
+``engine`` is called in this process, as by a program that uses the library; ``http`` is the same engine behind
+``anytime serve``, which is what is compared with LitServe and Ray Serve, since they are asked over HTTP too.
 
 Arrivals are fixed beforehand, half Poisson, half in bursts; deadlines of 25, 50 and 100 ms are mixed; latency counts
 from the moment at which a request should have been sent. What runs the network has core 0; the generator and every
@@ -30,7 +33,7 @@ from typing import Any, NamedTuple
 import torch
 from ratio import fact, verdict
 from serving_optimum import Arrival
-from serving_peers import Batching, FixedServer, LitServer, PredictServer, RayServer
+from serving_peers import REFUSED, Batching, FixedServer, HttpEngineServer, LitServer, PredictServer, RayServer
 from serving_rush import first_come, score, to_exit
 
 import anytime
@@ -42,6 +45,8 @@ from anytime.serving.tables import Tables
 DEADLINES = (0.025, 0.05, 0.1)
 FRESH = ("fixed", "fixed2", "litserve", "ray")
 """Systems that are started anew for each trace: with another exit, or since they work on what has expired."""
+IN_PROCESS, OVER_HTTP = ("full", "fixed", "fixed2", "plain"), ("litserve", "ray")
+"""What the engine is compared with, called in process and behind HTTP."""
 BATCHING = {"litserve": Batching(4, 0.0), "ray": Batching(16, 0.0)}
 """The best that ``--tune`` found for each."""
 
@@ -110,13 +115,15 @@ def run(server: Any, asked: list[Asked], images: torch.Tensor, labels: torch.Ten
     """Send a trace and wait until everything is answered or long over."""
     outcomes: list[tuple[float, bool, int] | None] = [None] * len(asked)
     refusals, lags = [], []
-    left, all_done = [len(asked)], threading.Event()
+    sent_at, left, all_done = [0.0] * len(asked), [len(asked)], threading.Event()
     lock = threading.Lock()
     begin = free = time.perf_counter() + 0.2  # free: when the generator had sent the request before
 
     def answered(i: int, logits: Any, exit: int) -> None:
         now = time.perf_counter() - begin
         right = logits is not None and int(torch.as_tensor(logits).argmax()) == int(labels[asked[i].image])
+        if exit == REFUSED:
+            refusals.append(begin + now - sent_at[i])
         outcomes[i] = (now - asked[i].moment - asked[i].deadline, right, exit) if logits is not None else None
         finish()
 
@@ -130,7 +137,7 @@ def run(server: Any, asked: list[Asked], images: torch.Tensor, labels: torch.Ten
         ahead = begin + request.moment - time.perf_counter()
         if ahead > 0:
             time.sleep(ahead)
-        sent = time.perf_counter()
+        sent = sent_at[i] = time.perf_counter()
         late = sent - begin - request.moment
         lags.append(sent - max(begin + request.moment, free))  # the time that sending takes is the system's
         image = images[request.image : request.image + 1]
@@ -172,6 +179,7 @@ def systems(folder: str, net: Any, best: int, options: dict[str, Any]) -> dict[s
 
     return {
         "engine": lambda _: EngineServer(folder, options),
+        "http": lambda _: HttpEngineServer(folder, options["backend"]),
         "full": lambda _: FixedServer(folder, net.exits - 1, best),
         "fixed": lambda asked: fixed(asked, 1),
         "fixed2": lambda asked: fixed(asked, 2),
@@ -302,15 +310,16 @@ def conclude(results: dict[tuple[str, float], list[Result]]) -> None:
             values = [getattr(run, field) for run in runs]
             fact(f"{field}_{key}", statistics.median(values), f"from {min(values):.4g} to {max(values):.4g}")
     for load in sorted({load for _, load in results}):
-        others = [score for (name, at), score in medians.items() if at == load and name != "engine"]
         if ("engine", load) in medians:
-            ours = medians["engine", load]
             runs = results["engine", load]
             verdict(f"serving_in_time_{load:g}x", statistics.median(run.in_time for run in runs), 0.99, least=True)
             verdict(f"serving_ready_{load:g}x", statistics.median(run.ready for run in runs), 0.999, least=True)
             verdict(f"serving_refusal_ms_{load:g}x", 1000 * statistics.median(run.refusal_p99 for run in runs), 5)
-            if others:
-                verdict(f"serving_lead_{load:g}x", ours - max(others), 0.03 if load >= 2 else -0.005, least=True)
+        for name, ours, rivals in (("lead", "engine", IN_PROCESS), ("http_lead", "http", OVER_HTTP)):
+            others = [medians[rival, load] for rival in rivals if (rival, load) in medians]
+            if others and (ours, load) in medians:
+                lead, limit = medians[ours, load] - max(others), 0.03 if load >= 2 else -0.005
+                verdict(f"serving_{name}_{load:g}x", lead, limit, least=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The servers that ours is compared with, each with the network in a process of its own on core 0."""
+"""The servers that ours is compared with, and ours behind HTTP; the network of each is in a process on core 0."""
 
 import base64
 import json
@@ -18,6 +18,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
+from urllib.request import Request, urlopen
 
 import numpy as np
 import torch
@@ -25,6 +26,9 @@ import torch
 import anytime
 
 Done = Callable[[Any, int], object]
+"""Called with the logits and the exit of an answer; None and REFUSED or FAILED if there is none."""
+FAILED, REFUSED = -1, -2
+JSON = "Content-Type: application/json"
 
 
 class PipeServer:
@@ -146,16 +150,19 @@ class HttpClient:
     """Connections that are kept open; sends from the thread that asks, and reads answers in one thread of its own."""
 
     def __init__(self, port: int, path: str) -> None:
-        self.head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: "
+        self.head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\n"
         self.port, self.free, self.selector = port, list[socket.socket](), selectors.DefaultSelector()
-        self.asked: dict[socket.socket, tuple[bytearray, Callable[[Any], object]]] = {}
+        self.asked: dict[socket.socket, tuple[bytearray, Callable[[Any, int], object]]] = {}
         threading.Thread(target=self._listen, daemon=True).start()
 
-    def ask(self, body: bytes, done: Callable[[Any], object]) -> None:
-        """``done`` is called with the JSON of the answer, None if there is none."""
+    def ask(
+        self, body: bytes, done: Callable[[Any, int], object], header: str = "Content-Type: application/json"
+    ) -> None:
+        """``done`` is called with the JSON of the reply and its status; None and 0 if the connection was closed."""
         connection = self.free.pop() if self.free else self._connect()
         self.asked[connection] = bytearray(), done
-        connection.sendall(self.head.encode() + b"%d\r\n\r\n" % len(body) + body)
+        head = f"{self.head}{header}\r\nContent-Length: {len(body)}\r\n\r\n"
+        connection.sendall(head.encode() + body)
 
     def _connect(self) -> socket.socket:
         connection = socket.create_connection(("127.0.0.1", self.port), timeout=5)
@@ -173,7 +180,7 @@ class HttpClient:
             part = connection.recv(65536)
         except OSError:  # reset
             part = b""
-        content, done = self.asked.get(connection, (bytearray(), lambda _: None))
+        content, done = self.asked.get(connection, (bytearray(), lambda *_: None))
         content += part
         head, found, body = bytes(content).partition(b"\r\n\r\n")
         length = re.search(rb"content-length: (\d+)", head.lower())
@@ -186,13 +193,21 @@ class HttpClient:
         else:
             self.selector.unregister(connection)
         content = body[body.find(b"{") : body.rfind(b"}") + 1]  # of one chunk, if there are any
-        done(json.loads(content) if part and head.startswith(b"HTTP/1.1 200") else None)
+        if part:
+            done(json.loads(content) if content else None, int(head.split(b" ", 2)[1]))
+        else:
+            done(None, 0)
 
 
 def ask_json(client: HttpClient, x: torch.Tensor, done: Done) -> None:
     """Send an image, and call ``done`` with the logits of the last exit."""
     body = b'{"x": "%s"}' % base64.b64encode(x.numpy().tobytes())
-    client.ask(body, lambda answer: done(None if answer is None else np.array(answer["logits"]), 26))
+
+    def read(answer: Any, status: int) -> None:
+        logits = None if status != 200 else np.array(answer["logits"])
+        done(logits, FAILED if logits is None else 26)
+
+    client.ask(body, read)
 
 
 class Batching(NamedTuple):
@@ -229,6 +244,64 @@ class LitServer:
         os.killpg(self.process.pid, 9)
         self.process.wait()
         self.folder.cleanup()
+
+
+class HttpEngineServer:
+    """Ours as ``anytime serve`` runs it: tensors and deadlines over the Open Inference Protocol, logits as JSON.
+
+    The HTTP process shares core 1 with the generator, as the fronts of the other servers do.
+    """
+
+    def __init__(self, folder: str, backend: str) -> None:
+        command = [sys.executable, "-m", "anytime", "serve", folder, "--port", "0", "--no-access-log"]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        self.process = subprocess.Popen(
+            [*command, "--backend", backend], stdout=subprocess.PIPE, text=True, env=environment
+        )
+        assert self.process.stdout is not None
+        ready = self.process.stdout.readline()
+        if not (found := re.search(r":(\d+)\s*$", ready)):
+            self.close()
+            raise RuntimeError(f"anytime serve did not start: {ready!r}")
+        time.sleep(10)  # the spare process is being started
+        for pid in descendants(self.process.pid):
+            for thread in Path(f"/proc/{pid}/task").iterdir():
+                os.sched_setaffinity(int(thread.name), {0})
+        index = Request(f"http://127.0.0.1:{found[1]}/v2/repository/index", b"{}", method="POST")
+        name = json.loads(urlopen(index).read())[0]["name"]
+        self.client = HttpClient(int(found[1]), f"/v2/models/{name}/infer")
+
+    def ask(self, x: torch.Tensor, left: float, done: Done) -> None:
+        tensor = {"name": "input", "shape": list(x.shape), "datatype": "FP32"}
+        tensor["parameters"] = {"binary_data_size": x.nbytes}
+        wanted = [{"name": "logits"}, {"name": "exit"}]
+        asked = {"inputs": [tensor], "outputs": wanted, "parameters": {"timeout": max(int(1e6 * left), 1)}}
+        described = json.dumps(asked).encode()
+        self.client.ask(
+            described + x.numpy().tobytes(),
+            lambda answer, status: done(*self._read(answer, status)),
+            f"Inference-Header-Content-Length: {len(described)}",
+        )
+
+    @staticmethod
+    def _read(answer: Any, status: int) -> tuple[Any, int]:
+        if status != 200:
+            return None, REFUSED if status == 503 else FAILED
+        outputs = {each["name"]: each["data"] for each in answer["outputs"]}
+        return np.array(outputs["logits"]), int(outputs["exit"][0])
+
+    def close(self) -> None:
+        self.process.terminate()
+        self.process.wait()
+
+
+def descendants(pid: int) -> list[int]:
+    """The processes that a process has started, and theirs."""
+    found = []
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        for child in map(int, (thread / "children").read_text().split()):
+            found += [child, *descendants(child)]
+    return found
 
 
 class RayServer:

@@ -2,24 +2,25 @@
 
     python docs/figures.py                          # put them into README.md and docs/*.md
     python docs/figures.py measure exit_tax steps   # run these commands again, keep what they print, then do that
+    python docs/figures.py renew                    # run those again that are stale in README.md and PERFORMANCE.md
     python docs/figures.py draw                     # draw the pictures that show records
-    python docs/figures.py stale                    # records whose code has changed since
+    python docs/figures.py stale                    # records whose code or command has changed since
+    python docs/figures.py stale README.md          # those of this page
 
 A record is a JSON file in ``docs/records``: the command, when, where and at which commit it ran, a digest of the code
 that it measured, and what the command printed with ``--json``. In a document a number stands between two comments,
-``<!--exit_tax-->1.08<!---->``: the name is a key of ``FIGURES``, which says what is taken from which record.
+``<!--exit_tax-->1.08<!---->``: the name is a key of ``FIGURES``, which says what is taken from which record. The
+figure ``measured`` is a sentence with the commits of all records that the page's other figures are from.
+
+``renew``, also ``make records``, runs the quickest command first and keeps each record as soon as it is made: stopped
+and started again, it goes on where it was. Trainings are not among them: ``python -m experiments run`` makes theirs.
 """
 
 import argparse
-import hashlib
-import json
+import math
 import re
-import shlex
-import subprocess
 import sys
-import time
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import export_tables
@@ -27,26 +28,13 @@ import guarantee_tables
 import reproduction_tables
 import serving_tables
 from measurements import DEADLINES, GOALS, MEASUREMENTS, ROWS
+from measuring import DOCS, ROOT, measure_all, measured_at, read, read_by, results, stale
 
-DOCS = Path(__file__).parent
-ROOT = DOCS.parent
-RECORDS = DOCS / "records"
 PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
+RENEWED = ("README.md", "PERFORMANCE.md")
+"""The pages whose records ``renew`` keeps up to date if none are named."""
 
 Figure = Callable[[], str]
-
-
-def results(record: str) -> dict[str, Any]:
-    """What a command printed."""
-    return read(record)["results"]
-
-
-def read(record: str) -> dict[str, Any]:
-    """A record, or an end with the command that makes it."""
-    path = RECORDS / f"{record}.json"
-    if not path.is_file():
-        raise SystemExit(f"{path.name} is missing: python docs/figures.py measure {record}")
-    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def fact(record: str, name: str, template: str = "{:g}") -> Figure:
@@ -55,12 +43,14 @@ def fact(record: str, name: str, template: str = "{:g}") -> Figure:
 
 
 def ratio(record: str, what: str, digits: int = 3) -> Figure:
-    """A median with its spread."""
+    """A median with its spread, whose ends have at least two significant digits."""
+
+    def end(value: float) -> str:
+        return f"{value:.{max(digits - 1, 1 - math.floor(math.log10(value)), 0)}f}"
 
     def figure() -> str:
         found = results(record)["figures"][what]
-        low, high = (f"{found[end]:.{max(digits - 1, 0)}f}" for end in ("low", "high"))
-        return f"{found['median']:.{digits}f} ({low} to {high}, n={found['n']})"
+        return f"{found['median']:.{digits}f} ({end(found['low'])} to {end(found['high'])}, n={found['n']})"
 
     return figure
 
@@ -171,7 +161,14 @@ def shares(record: str) -> Figure:
     return lambda: ", ".join(percent(fraction, 0) for fraction in results(record)["fractions"])
 
 
+def rules_differ() -> str:
+    """The largest difference of the error, in points, between the two rules of early exit, over all budgets."""
+    common, geometric = results("budgets")["budgets"].values()
+    return percent(max(abs(a["error"] - b["error"]) for a, b in zip(common, geometric, strict=True)), 2)
+
+
 FIGURES: dict[str, Figure] = {
+    "rules_differ": rules_differ,
     "int8_table": lambda: export_tables.int8(results("export_int8")["facts"]),
     "backends_table": lambda: export_tables.backends(results("export_backends")["figures"]),
     "int8_time_1": ratio("export_int8", "batch 1: int8 / float32, all exits", 2),
@@ -251,10 +248,11 @@ def fill(text: str, keep: bool = False) -> str:
     """The text with every figure as its record has it; where there is no record, keep what stands there if asked to."""
 
     def figure(match: re.Match[str]) -> str:
-        if match[1] not in FIGURES:
-            raise SystemExit(f"<!--{match[1]}-->: docs/figures.py knows no such figure")
+        name = match[1]
+        if name not in FIGURES and name != "measured":
+            raise SystemExit(f"<!--{name}-->: docs/figures.py knows no such figure")
         try:
-            return f"<!--{match[1]}-->{FIGURES[match[1]]()}<!---->"
+            return f"<!--{name}-->{measured(text) if name == 'measured' else FIGURES[name]()}<!---->"
         except SystemExit as missing:
             if not keep:
                 raise
@@ -262,6 +260,26 @@ def fill(text: str, keep: bool = False) -> str:
             return match[0]
 
     return re.sub(r"<!--(\w+)-->.*?<!---->", figure, text, flags=re.S)
+
+
+def records_of(text: str) -> list[str]:
+    """The records that a page's figures are from."""
+    return read_by(FIGURES[name] for name in re.findall(r"<!--(\w+)-->", text) if name in FIGURES)
+
+
+def measured(text: str) -> str:
+    """At which commits the figures of a page were measured."""
+    trained = any(f"<!--{name}-->" in text for name in reproduction_tables.TABLES)
+    return measured_at(records_of(text)) + " Errors of trainings: `docs/REPRODUCTION.md` has their commits." * trained
+
+
+def records_of_pages(names: Iterable[str]) -> list[str]:
+    """The records of pages by their names, each once."""
+    pages = {page.name: page for page in PAGES}
+    if unknown := set(names) - set(pages):
+        raise SystemExit(f"there is no page {', '.join(sorted(unknown))}: {', '.join(pages)}")
+    texts = [pages[name].read_text(encoding="utf-8") for name in names]
+    return list(dict.fromkeys(record for text in texts for record in records_of(text)))
 
 
 def draw() -> None:
@@ -279,78 +297,37 @@ def draw() -> None:
     )
 
 
-def digest(code: Sequence[str]) -> str:
-    """Of all Python files below these paths."""
-    files = sorted(
-        file for path in code for file in ([ROOT / path] if path.endswith(".py") else (ROOT / path).rglob("*.py"))
-    )
-    contents = hashlib.sha256()
-    for file in files:
-        contents.update(file.relative_to(ROOT).as_posix().encode() + file.read_bytes())
-    return contents.hexdigest()[:16]
-
-
-def stale() -> list[str]:
-    """Records of code that has changed since."""
-    return [name for name, (_, code) in MEASUREMENTS.items() if read(name)["code"] != digest(code)]
-
-
-def machine() -> str:
-    """What it was measured on."""
-    import torch
-
-    from anytime.distributed import cores
-    from anytime.inference.measuring import kind_of
-
-    return f"torch {torch.__version__}, {cores()} cores, {kind_of(torch.zeros(1)).device}"
-
-
-def measure(name: str, data: str) -> None:
-    """Run a command and keep what it prints."""
-    command, code = MEASUREMENTS[name]
-    words = shlex.split(command.format(data=data))
-    words[0] = {"python": sys.executable, "anytime": str(Path(sys.executable).with_name("anytime"))}[words[0]]
-    print(f"$ {command.format(data=data)}", flush=True)
-    done = subprocess.run([*words, "--json"], cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    if done.returncode:
-        sys.exit(f"{name} failed: its record stays as it was")
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True)
-    record = {
-        "command": command.format(data="cifar10"),
-        "date": time.strftime("%Y-%m-%d"),
-        "commit": commit.stdout.strip(),
-        "machine": machine(),
-        "code": digest(code),
-        "results": json.loads(done.stdout),
-    }
-    RECORDS.mkdir(exist_ok=True)
-    (RECORDS / f"{name}.json").write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
 def main() -> None:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("action", nargs="?", choices=["fill", "measure", "draw", "stale"], default="fill")
-    parser.add_argument("names", nargs="*", help=f"with measure: {', '.join(MEASUREMENTS)}")
+    parser.add_argument("action", nargs="?", choices=["fill", "measure", "renew", "draw", "stale"], default="fill")
+    parser.add_argument(
+        "names", nargs="*", help=f"with stale and renew: pages; with measure: {', '.join(MEASUREMENTS)}"
+    )
     parser.add_argument(
         "--data", default="cifar10", help="CIFAR-10: its name on the Hub, or a folder of its parquet files"
     )
     asked = parser.parse_args()
     if asked.action == "stale":
-        print("\n".join(stale()) or "none")
+        found = stale(records_of_pages(asked.names) if asked.names else MEASUREMENTS)
+        print("\n".join(found) or "none")
         return
     if asked.action == "draw":
         draw()
         return
-    if (asked.action == "measure") != bool(asked.names) or not set(asked.names) <= set(MEASUREMENTS):
+    names = asked.names
+    if asked.action == "renew":
+        names = stale(records_of_pages(asked.names or RENEWED))
+    elif (asked.action == "measure") != bool(names) or not set(names) <= set(MEASUREMENTS):
         parser.error(f"measure which? {', '.join(MEASUREMENTS)}")
-    for name in asked.names:
-        measure(name, asked.data)
+    failed = measure_all(names, asked.data)
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
         if (filled := fill(text, keep=True)) != text:
             page.write_text(filled, encoding="utf-8")
             print(f"{page.name} changed")
+    if failed:
+        sys.exit("not measured:\n" + "\n".join(failed))
 
 
 if __name__ == "__main__":

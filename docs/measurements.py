@@ -26,9 +26,7 @@ RECOMMENDED = "cifar10-25000-resann-5-16-patch2-mlpheads-adaloss-60-seed0-stacki
 """Written by ``anytime combine``."""
 SERVING = [f"{SRC}/serving/{name}.py" for name in ("engine", "crew", "worker", "runner", "arena", "wire", "admission")]
 HTTP = [f"{SRC}/serving/{name}.py" for name in ("app", "server", "service", "predict", "images", "served")]
-LOAD = (
-    "--systems engine,full,fixed,fixed2,plain,litserve,ray --rounds 3 --seed 7000 --out docs/records/serving_load.jsonl"
-)
+LOAD = "--systems engine,http,full,fixed,fixed2,plain,litserve,ray --rounds 3 --seed 7000 --out docs/records/serving_load.jsonl"
 SCHEDULER = [f"{SRC}/serving/{name}.py" for name in ("scheduler", "tables", "slowdown")]
 TEAM = [*INFERENCE, f"{SRC}/ensemble"]
 CONVERTED = [*TRAINING, f"{SRC}/conversion"]
@@ -66,7 +64,6 @@ MEASUREMENTS = {
     "import_time": benchmark("import_time", [f"{SRC}/__init__.py"]),
     "deadlines": benchmark("deadlines", INFERENCE),
     "start_stop": benchmark("start_stop", INFERENCE),
-    # anytime train --model resann-5-16 --data cifar10 --subset 25000 --epochs 16 --output runs/cifar10-resann-5-16
     "early_exit": benchmark("early_exit", INFERENCE, "runs/cifar10-resann-5-16"),
     "early_exit_small": benchmark("early_exit", INFERENCE, f"runs/{NETWORKS[0]} {{data}}"),
     "eann_parallel": benchmark("eann_parallel", TEAM, "30"),
@@ -98,9 +95,22 @@ MEASUREMENTS = {
 }
 """By the record's name. ``{data}`` is CIFAR-10; runs in ``runs/`` that are finished are not trained again."""
 
+_REPRODUCTION = "python -m experiments run {} --only {} --schemes adaloss --seeds {} --data DIR --output runs"
+RUNS = {
+    "runs/cifar10-resann-5-16": "anytime train --model resann-5-16 --data cifar10 --subset 25000 --epochs 16 "
+    "--output runs/cifar10-resann-5-16",
+    "runs/cifar10-resann-9-16": "anytime train --model resann-9-16 --data cifar10 --epochs 6 "
+    "--output runs/cifar10-resann-9-16",
+    f"runs/{NETWORKS[0]}": _REPRODUCTION.format("table_weights", "cifar10", 1),
+    f"runs/{NETWORKS[1]}": _REPRODUCTION.format("table_weights", "svhn", 2),
+    f"runs/{RECOMMENDED.removesuffix('-stacking')}": _REPRODUCTION.format("heads", "cifar10", 1),
+    f"runs/{RECOMMENDED}": f"anytime combine runs/{RECOMMENDED.removesuffix('-stacking')}",
+}
+"""The trained networks that commands above measure, and what trains each."""
+
 EXPORTED = [
     ("export_resann", "resann-9-16", 1, (1, 32)),
-    ("export_resann_two", "resann-9-16", 2, (32,)),
+    ("export_resann_two", "resann-9-16", 2, (1, 32)),
     ("export_msdnet", "msdnet-cifar", 1, (1, 32)),
     ("export_resann50", "resann50", 1, (1, 32)),
     ("export_resnet18", "timm's ResNet18, converted, 4 exits", 1, (1, 32)),
@@ -153,6 +163,7 @@ ROWS = [
     ("eann_parallel", "two workers of one thread / one after the other on one thread", "eann_parallel", "an EANN whose networks cost 1 : 2 : 4, to the last answer: two workers of one thread / one after the other on one thread"),
     ("eann_parallel", "two workers of one thread / one after the other on two threads", "eann_parallel_two", "the same / one after the other on two threads"),
     ("eann_parallel_ray", "two workers of one thread / one after the other on one thread", "eann_parallel_ray", "two Ray actors / one after the other on one thread"),
+    ("eann_parallel_ray", "two workers of one thread / one after the other on two threads", "eann_parallel_ray_two", "the same / one after the other on two threads"),
     *(row for name, what, threads, batches in EXPORTED for batch in batches for row in exported_rows(name, what, threads, batch)),
     ("export_int8", "batch 1: int8 / float32, all exits", None, "trained resann-5-16 with `patch2` on ONNX Runtime, batch 1, all exits: 8-bit integers / floats"),
     ("export_int8", "batch 32: int8 / float32, all exits", None, "trained resann-5-16 with `patch2` on ONNX Runtime, batch 32, all exits: 8-bit integers / floats"),
@@ -175,6 +186,8 @@ GOALS = {
     "boundaries_1_1": "batch 1: ONNX Runtime stage by stage / one ONNX graph of all exits",
     "last_1_32": "batch 32: ONNX Runtime to the last exit / PyTorch",
     "early_exit_time": "time with half of the MACs on average: samples leaving early / all to the last exit",
+    "eann_parallel_two": "time to the last answer: two workers of one thread / one network after the other on two threads",
+    "eann_parallel_ray_two": "the same with Ray actors",
     "deadlines_p99_over_stage_plus_5ms": "overrun, 99 % / the longest stage and 5 ms",
     "deadlines_deepest_by_profile": "share of predictions from the deepest exit that fits by the profile's medians, or the one before",
     "extras_first-order": "training step: `first-order` / AdaLoss",

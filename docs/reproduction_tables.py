@@ -47,12 +47,11 @@ EXTRAS = {
 
 def against(data: str, rival: str) -> str:
     """How AdaLoss's error at the last exit compares with another scheme's."""
-    pattern = (
-        rf"\*\*{re.escape(data)}\.\*\* At 1 of the cost the test error of AdaLoss is (.*) that of {rival} (\(.*\)):"
-    )
-    found = re.search(pattern, REPORT.read_text(encoding="utf-8"))
-    assert found, f"{data}, {rival}: not in the report"
-    return f"{found[1]} {rival}'s {found[2]}"
+    *_, cell, n = table("Paired differences: ")[f"{data}, {rival} − AdaLoss"]
+    mean, low, high = (float(number.replace("−", "-")) for number in re.findall(r"[−\d.]+", cell))
+    side, (low, high) = ("below", (low, high)) if mean >= 0 else ("above", (-high, -low))
+    ends = f"{low:.2f} to {high:.2f}".replace("-", "−")
+    return f"{abs(mean):.2f} points {side} {rival}'s (95 % interval {ends}, n = {n})"
 
 
 def table(heading: str) -> dict[str, list[str]]:
@@ -60,12 +59,6 @@ def table(heading: str) -> dict[str, list[str]]:
     found = REPORT.read_text(encoding="utf-8").partition(heading)[2].split("\n\n")[1]
     rows = [row.strip("| ").split(" | ") for row in found.splitlines()[2:]]
     return {label: cells for label, *cells in rows}
-
-
-def _turned(cell: str) -> str:
-    """A difference with its interval, with the other sign: 0.52 [0.08, 0.97]."""
-    middle, low, high = (-float(number.replace("−", "-")) for number in re.findall(r"[−\d.]+", cell))
-    return f"{middle:.2f} [{high:.2f}, {low:.2f}]".replace("-", "−")
 
 
 def evidence() -> str:
@@ -76,7 +69,7 @@ def evidence() -> str:
         *_, late, last, n = paired[f"{label}, CONST − AdaLoss"]
         each = [errors.get(f"{label}, {scheme}") for scheme in ("CONST", "LINEAR", "AdaLoss")]
         means = ["–" if cells is None else cells[3] + f" (n = {cells[-1]})" * (cells[-1] != n) for cells in each]
-        rows.append([name, *means, late, last, f"2 × {int(n) // 2}" if label == "cifar10 (both)" else n])
+        rows.append([name, *means, late, last, f"2 × {n}" if label == "cifar10 (both)" else n])
     header = ["", "CONST", "LINEAR", "AdaLoss", "CONST − AdaLoss at 3/4 of the cost", "at the last exit", "n"]
     lines = [header, ["---"] + ["---:"] * 6, *rows]
     return "\n".join(["", *(f"| {' | '.join(line)} |" for line in lines), ""])
@@ -107,10 +100,41 @@ def eann_table() -> str:
     return "\n".join(["", f"| | {' | '.join(shares)} |", f"|---|{'---:|' * len(shares)}", *rows, ""])
 
 
+def counts() -> str:
+    """How many claims have which verdict."""
+    found = re.search(r"setting by setting: (.*?)\. ", REPORT.read_text(encoding="utf-8"))
+    assert found
+    return found[1]
+
+
+def separated(rival: str) -> str:
+    """In how many settings AdaLoss is better or worse than a rival."""
+    found = re.search(rf"AdaLoss against {rival} at the last exit, (.*?)\.\n", REPORT.read_text(encoding="utf-8"))
+    assert found
+    return found[1]
+
+
+def together(kind: str) -> str:
+    """What an ensemble of all exits adds at the last exit, over the settings with these heads or this training."""
+    rows = table("Points of test error that each rule takes away")
+    picked = {label: cells[1] for label, cells in rows.items() if kinds(label) == kind and int(cells[-1]) > 1}
+    means = [float(cell.split(" ")[0].replace("−", "-")) for cell in picked.values()]
+    low, high = (f"{end:.2f}".replace("-", "−") for end in (min(means), max(means)))
+    return f"{low} to {high} (largest: {max(picked.values(), key=lambda cell: float(cell.split(' ')[0].replace('−', '-')))})"
+
+
+def kinds(label: str) -> str:
+    """Of a row: with MLP heads, with boosted exits and the paper's heads, or the paper's heads alone."""
+    return "mlp" if "-mlpheads" in label else "boosted" if "boosted" in label else "plain"
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "cifar10_both_linear": lambda: against("cifar10 (both)", "LINEAR"),
     "cifar10_both_linear_early": lambda: table("Paired differences: ")["cifar10 (both), LINEAR − AdaLoss"][0],
-    "cifar10_both_linear_late": lambda: _turned(table("Paired differences: ")["cifar10 (both), LINEAR − AdaLoss"][2]),
+    "cifar10_both_linear_late": lambda: table("Paired differences: ")["cifar10 (both), LINEAR − AdaLoss"][2],
+    "claims": counts,
+    **{f"separation_{rival.lower()}": lambda rival=rival: separated(rival) for rival in ("CONST", "LINEAR")},
+    **{f"ensemble_{kind}": lambda kind=kind: together(kind) for kind in ("plain", "boosted", "mlp")},
     "svhn_linear": lambda: against("svhn", "LINEAR"),
     "evidence": evidence,
     "cifar100_const": lambda: against("cifar100", "CONST"),

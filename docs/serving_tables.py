@@ -41,6 +41,7 @@ def serving_load(results: Results) -> str:
     found = results("serving_load")["facts"]
     systems = {
         "engine": "engine",
+        "http": "engine over HTTP",
         "fixed": "best exit in hindsight",
         "plain": "`predict`, one after another",
         "full": "full depth, batches",

@@ -18,6 +18,9 @@ EXPERIMENTS = (
     "extras",
     "heads",
     "planned",
+    "separation",
+    "weights_over_time",
+    "combining",
 )
 
 

@@ -13,6 +13,7 @@ from anytime.distributed import cores
 from anytime.errors import AnytimeError
 from anytime.training.jobs import Job, run_jobs
 from experiments import EXPERIMENTS, load
+from experiments.cells import as_text, cells, check_schemes
 from experiments.estimate import estimate
 from experiments.presets import PRESETS
 from experiments.records import COMMITTED, Records
@@ -24,6 +25,8 @@ EXAMPLES = """examples:
   python -m experiments run --preset minutes --data DIR   a short run: SVHN, one seed, a table and a verdict
   python -m experiments run table_weights --dry-run       what would be trained, and for how long
   python -m experiments run table_weights --data DIR      train what has no record yet, then show the result
+  python -m experiments run table_weights --only svhn --schemes adaloss,my_package:my_scheme --seeds 3
+                                                          single cells, and a scheme of your own beside them
   python -m experiments report                            write docs/REPRODUCTION.md from the records
 
 Stop a run at any time (Ctrl-C) and repeat the command: it continues where it was, and what has a record is not
@@ -39,6 +42,13 @@ def parser() -> argparse.ArgumentParser:
     run = commands.add_parser("run", help="train what has no record yet, then show the result", **text)
     run.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join(EXPERIMENTS)}; all if none is given")
     run.add_argument("--only", metavar="DATA", help="train only on these data sets, e.g. svhn or cifar10,cifar100")
+    run.add_argument(
+        "--schemes",
+        metavar="SCHEME,…",
+        help="train these instead of the experiments' own, in each of their settings: schemes of the library or "
+        "PACKAGE.MODULE:NAME, which is called with the number of exits and returns a module",
+    )
+    run.add_argument("--seeds", type=int, metavar="N", help="train N seeds instead of as many as the experiments have")
     run.add_argument("--data", type=Path, metavar="DIR", help="folder with the data sets; default: download them")
     run.add_argument(
         "--jobs", type=int, default=0, metavar="N", help="trainings at a time; default: one per GPU or core"
@@ -91,20 +101,49 @@ def run(options: argparse.Namespace) -> None:
             runs = load(name).runs(options.preset)
             print(f"{name:20} {len(done.of(runs)):3} of {len(runs):3} runs done   {load(name).TITLE}")
         return
+    wanted = {run.name: run for name in names for run in load(name).runs(options.preset)}
+    if options.schemes or options.seeds is not None:
+        chosen = [run for run in wanted.values() if not options.only or run.data in options.only.split(",")]
+        train_cells(cells(chosen, options.schemes and options.schemes.split(","), options.seeds), options)
+        return
     runs = missing(names, options.preset, done)
     if options.only:
         runs = [run for run in runs if run.data in options.only.split(",")]
+    if not start(runs, folder, options):
+        return
+    for name in names:
+        section = load(name).show(options.preset, Records.read(folder))
+        if section.wanted:
+            print(f"\n## {section.title}\n\n{section.as_markdown()}")
+
+
+def train_cells(runs: list[Run], options: argparse.Namespace) -> None:
+    """Train what is missing of these cells, and show them.
+
+    Records of cells that an experiment has are beside its others, those of more schemes or seeds in the runs' folder.
+    """
+    planned = {run.name for name in EXPERIMENTS for run in load(name).runs(options.preset)}
+    folders = {True: records_of(options), False: options.records or Path("runs", options.preset, "records")}
+    check_schemes(runs)
+    done = {folder: Records.read(folder) for folder in folders.values()}
+    to_do = [run for run in runs if not done[folders[run.name in planned]].find(run)]
+    for known, folder in folders.items():
+        if not start([run for run in to_do if (run.name in planned) == known or options.dry_run], folder, options):
+            return
+    records = {name: record for folder in folders.values() for name, record in Records.read(folder).items()}
+    print(as_text(runs, records))
+
+
+def start(runs: list[Run], folder: Path, options: argparse.Namespace) -> bool:
+    """Train these runs, or say how long it would take; whether they were trained."""
     for data in sorted({run.data for run in runs}) if options.data else ():
         find_data(options.data, data)
     at_once = options.jobs or torch.cuda.device_count() or cores()
     if options.dry_run:
         estimate(runs, options.data, at_once, options.compile, options.precision)
-        return
+        return False
     train(runs, at_once, folder, options)
-    for name in names:
-        section = load(name).show(options.preset, Records.read(folder))
-        if section.wanted:
-            print(f"\n## {section.title}\n\n{section.as_markdown()}")
+    return True
 
 
 def train(runs: list[Run], at_once: int, records: Path, options: argparse.Namespace) -> None:

@@ -1,5 +1,6 @@
 """Schemes side by side: errors at fractions of the cost, over OPT's, and seed by seed."""
 
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
@@ -84,13 +85,36 @@ def increases(found: Found) -> dict[str, list[list[float]]]:
     return {label: each for label, each in rows.items() if each}
 
 
+def by_seed(rows: Mapping[tuple[str, int], Sequence[float]]) -> dict[int, list[float]]:
+    """The mean over networks of each seed, at the fractions; only of the networks that all seeds have."""
+    networks = {network for network, _ in rows}
+    result: dict[int, list[float]] = {}
+    for seed in sorted({seed for _, seed in rows}):
+        each = [rows[network, seed] for network in networks if (network, seed) in rows]
+        if len(each) == len(networks):
+            result[seed] = [statistics.mean(column) for column in zip(*each, strict=True)]
+    return result
+
+
+def paired(found: Found, first: str, second: str) -> dict[int, list[float]]:
+    """By seed, the first scheme's errors minus the second's of the same network and seed, at the fractions."""
+    ours, theirs = found.get(first, {}), found.get(second, {})
+    return by_seed({key: [a - b for a, b in zip(ours[key], theirs[key], strict=True)] for key in ours if key in theirs})
+
+
+def relative(found: Found, scheme: str) -> dict[int, list[float]]:
+    """By seed, the relative increase of a scheme's errors over OPT's of the same network and seed."""
+    ours, opt = found.get(scheme, {}), found.get(OPT, {})
+    return by_seed({key: [a / b - 1 for a, b in zip(ours[key], opt[key], strict=True)] for key in ours if key in opt})
+
+
 def differences(found: Found, base: str) -> dict[str, list[Interval]]:
-    """By label, at each fraction the test error minus the base's of the same network and seed."""
-    theirs, result = found.get(base, {}), {}
-    for label, ours in found.items():
-        keys = sorted(set(ours) & set(theirs))
-        if label != base and not label.startswith(OPT) and keys:
-            result[label] = [Interval.of([ours[k][i] - theirs[k][i] for k in keys]) for i in range(len(FRACTIONS))]
+    """By label, at each fraction the test error minus the base's of the same network and seed, pooled by seed."""
+    result = {}
+    for label in found:
+        rows = paired(found, label, base)
+        if label != base and not label.startswith(OPT) and rows:
+            result[label] = [Interval.of(column) for column in zip(*rows.values(), strict=True)]
     return result
 
 

@@ -5,6 +5,9 @@ between the exits and takes AdaLoss's step size: does the balance help, or only 
 gradients? ``random-const`` is CONST as the paper's authors' scripts ran it.
 """
 
+import importlib
+import os
+import sys
 from collections.abc import Sequence
 
 import torch
@@ -12,6 +15,7 @@ from torch import Tensor, nn
 
 import anytime
 from anytime import AdaLoss, Network
+from anytime.errors import AnytimeError
 from anytime.weights import Const
 from experiments.famo import FAMO
 
@@ -88,10 +92,33 @@ class StaticLaw(Const):
         self.weights.copy_((1 - gamma) * losses[-1] / losses + gamma)
 
 
+def own_scheme(module: str, name: str, exits: int) -> nn.Module:
+    """What a function or class of some module makes for so many exits; modules of the current folder are found last."""
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    try:
+        made = vars(importlib.import_module(module))[name](exits)
+    except ModuleNotFoundError as error:
+        if error.name not in (module, module.partition(".")[0]):
+            raise
+        raise AnytimeError(f"{module}:{name}: there is no module {error.name}, neither installed nor here") from error
+    except KeyError as error:
+        raise AnytimeError(f"{module}:{name}: module {module} has no {name}") from error
+    if not isinstance(made, nn.Module):
+        raise AnytimeError(f"{module}:{name}({exits}) is a {type(made).__name__}; a scheme must be a torch.nn.Module")
+    return made
+
+
 def create_scheme(name: str, net: Network) -> nn.Module:
-    """A scheme of the library or a control by its name, where the network is."""
+    """A scheme of the library, a control or one's own (``package.module:name``) by its name, where the network is."""
     controls = {"scaled-const": lambda: ScaledConst(net), "random-const": lambda: RandomConst(net.exits)}
     controls |= {"static-law": lambda: StaticLaw(net.exits), "famo": lambda: FAMO(net.exits)}
     controls |= {f"power:p={p:g}": lambda p=p: PowerLoss(net.exits, p) for p in (0.5, 2)}
-    scheme = controls[name]() if name in controls else anytime.create_scheme(name, net.exits)
+    module, _, own = name.partition(":")
+    if name in controls:
+        scheme = controls[name]()
+    elif own and "=" not in own:
+        scheme = own_scheme(module, own, net.exits)
+    else:
+        scheme = anytime.create_scheme(name, net.exits)
     return scheme.to(next(net.parameters()).device)

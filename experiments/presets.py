@@ -14,6 +14,7 @@ PRESETS = {
 }
 DATA_SETS = ("svhn", "cifar10", "cifar100")
 """From easy to hard."""
+DATA_NAMES = {"svhn": "SVHN", "cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "imagenet": "ILSVRC"}
 NARROW = "resann-5-8-patch2"
 MODELS = {"svhn": NARROW, "cifar10": "resann-5-16-patch2", "cifar100": "resann-5-16-patch2"}
 """The network of each data set on a laptop; on CIFAR-10 the narrow one is trained too."""

@@ -13,6 +13,7 @@ import anytime
 from anytime.cost import Costs
 from anytime.errors import AnytimeError
 from anytime.files import read_json
+from experiments.claims import Claim
 from experiments.intervals import number
 from experiments.presets import make
 from experiments.runner import Run
@@ -69,6 +70,8 @@ class Section:
     """What was found, a sentence each; none before there are enough records."""
     text: list[str] = field(default_factory=list)
     """Paragraphs and tables, in Markdown."""
+    claims: list[Claim] = field(default_factory=list)
+    """What the paper claims of it, judged."""
     figures: dict[str, tuple[str, Callable[[Path], Any]]] = field(default_factory=dict)
     """By a word for the file's name: what each shows, and what draws it to a file."""
 
@@ -78,14 +81,15 @@ class Section:
 
     def as_markdown(self) -> str:
         """Claim, verdicts, tables."""
-        found = self.verdicts or ["Not enough runs have ended to say anything."]
+        found = [claim.sentence() for claim in self.claims if claim.status != "not tried"] + self.verdicts
+        found = found or ["Not enough runs have ended to say anything."]
         verdicts = "\n".join(f"- {verdict}" for verdict in found)
         return "\n\n".join([f"**The paper:** {self.claim}", "**Here:**", verdicts, *self.text])
 
 
-def as_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A table in Markdown, the first column to the left and the others to the right."""
-    lines = ["| " + " | ".join(header) + " |", "|---" + "|---:" * (len(header) - 1) + "|"]
+def as_table(header: Sequence[str], rows: Iterable[Sequence[object]], words: bool = False) -> str:
+    """A table in Markdown, the first column to the left and the others to the right, or all to the left for words."""
+    lines = ["| " + " | ".join(header) + " |", "|---" + ("|---" if words else "|---:") * (len(header) - 1) + "|"]
     return "\n".join([*lines, *("| " + " | ".join(map(str, row)) + " |" for row in rows)])
 
 

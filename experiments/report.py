@@ -3,11 +3,13 @@
 import base64
 import html
 import re
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 from anytime.files import write_text
 from experiments import EXPERIMENTS, load
+from experiments.claims import HEADER, RULES, counted, rows
 from experiments.presets import ABOUT
 from experiments.records import Record, Records, Section, as_table
 
@@ -20,6 +22,10 @@ same images and the same first weights in all schemes, so schemes are compared s
 same images and are tested on the same images: an interval covers the first weights and the order of the images, not
 the choice of images."""
 PICTURES = "reproduction"
+INDEPENDENT = """**Independent work.** AM-RADIO (arXiv 2312.06709) balances the losses of several teachers, and its
+authors report AdaLoss as the best of the ways that they compare on ImageNet and the worst on ADE20K: as here, which
+balance is best depends on data and measure. Med-RADIO takes AM-RADIO's training to medical images. Neither is about
+exits at several depths."""
 
 
 def write_report(preset: str, records: Records, folder: Path) -> None:
@@ -48,12 +54,25 @@ def _pictures(name: str, section: Section) -> list[tuple[str, str, Callable[[Pat
 
 def as_markdown(preset: str, sections: dict[str, Section]) -> str:
     """The text of ``REPRODUCTION.md``."""
-    parts = [f"# Reproduction: preset {preset}", INTRO, ABOUT[preset], overview(sections)]
+    parts = [f"# Reproduction: preset {preset}", *opening(sections), INTRO, ABOUT[preset], overview(sections)]
     for name, section in sections.items():
         parts += [f"## {section.title}", _command(preset, name, section)]
         parts += [f"![{caption}]({path})" for path, caption, _ in _pictures(name, section)]
         parts.append(section.as_markdown())
     return "\n\n".join(parts) + "\n"
+
+
+def opening(sections: dict[str, Section]) -> list[str]:
+    """The paper's claims and what is found of them, before anything else."""
+    claims = [claim for section in sections.values() for claim in section.claims]
+    done = [claim for claim in claims if claim.status != "not tried"]
+    if not done:
+        return []
+    text = (
+        f"What the paper claims, and what these runs say, claim by claim and setting by setting: {counted(claims)}. "
+        "Details follow in the sections; differences are in points of test error, above 0 as the paper says."
+    )
+    return [text, as_table(HEADER, rows(claims), words=True), RULES, INDEPENDENT]
 
 
 def overview(sections: dict[str, Section]) -> str:
@@ -82,9 +101,14 @@ def _about(section: Section) -> str:
         f"{record['versions'].get('precision', 'float32')}"
         for record in records
     }
+    commits = Counter(record.get("commit") for record in records)
+    unknown = commits.pop(None, 0)
+    said = [f"{commit} ({count})" for commit, count in sorted(commits.items())]
+    said += [f"not recorded ({unknown}, before records had it)"] * (unknown > 0)
     return (
         f"{done}, {_hours(records):.1f} hours of training steps ({', '.join(sorted(machines))}, threads of a run: "
-        f"{', '.join(sorted(threads))}); {'; '.join(sorted(images))}."
+        f"{', '.join(sorted(threads))}); {'; '.join(sorted(images))}. Commits of the code, with the number of runs: "
+        f"{', '.join(said)}."
     )
 
 
@@ -96,6 +120,7 @@ img { width: 100%; min-width: 33rem; max-width: 52rem; height: auto; background:
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; font-size: 0.92rem; font-variant-numeric: tabular-nums; }
 th, td { padding: 0.25rem 0.7rem; text-align: right; border-bottom: 1px solid #8884; white-space: nowrap; }
+.words th, .words td { text-align: left; white-space: normal; vertical-align: top; }
 th:first-child, td:first-child { text-align: left; white-space: normal; min-width: 7rem; }
 code { background: #8882; padding: 0.1rem 0.3rem; border-radius: 3px; overflow-wrap: anywhere; }
 nav a { margin-right: 1rem; display: inline-block; } .about { color: #777; }
@@ -104,7 +129,8 @@ nav a { margin-right: 1rem; display: inline-block; } .about { color: #777; }
 
 def as_page(preset: str, sections: dict[str, Section], folder: Path) -> str:
     """The page, with the pictures that are in the folder."""
-    body = [f"<h1>anytime: reproduction, preset {preset}</h1>", f"<p>{_inline(INTRO)}</p>"]
+    body = [f"<h1>anytime: reproduction, preset {preset}</h1>", *map(_block, opening(sections))]
+    body.append(f"<p>{_inline(INTRO)}</p>")
     body += [f"<p>{_inline(ABOUT[preset])}</p>", _table(overview(sections))]
     body.append("<nav>" + "".join(f'<a href="#{name}">{name}</a>' for name in sections) + "</nav>")
     for name, section in sections.items():
@@ -131,12 +157,14 @@ def _block(text: str) -> str:
 
 def _inline(text: str) -> str:
     text = html.escape(text)
+    text = text.replace("&lt;br&gt;", "<br>")
     text = re.sub(r"`([^`]+)`", r"<code>\1</code>", text)
     return re.sub(r"\*\*([^*]+)\*\*", r"<strong>\1</strong>", text)
 
 
 def _table(text: str) -> str:
-    header, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines())
+    header, rule, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines())
     top = "".join(f"<th>{_inline(cell)}</th>" for cell in header)
     lines = ["<tr>" + "".join(f"<td>{_inline(cell)}</td>" for cell in row) + "</tr>" for row in rows]
-    return f'<div class="wide"><table><thead><tr>{top}</tr></thead><tbody>{"".join(lines)}</tbody></table></div>'
+    kind = "" if any(cell.endswith(":") for cell in rule) else ' class="words"'
+    return f'<div class="wide"><table{kind}><thead><tr>{top}</tr></thead><tbody>{"".join(lines)}</tbody></table></div>'

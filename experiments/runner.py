@@ -161,7 +161,9 @@ def commit() -> str:
     return subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True).stdout.strip()
 
 
-def _rounded(values: Sequence[float | None]) -> list[float | None]:
+def _rounded(values: Sequence[float | None] | None) -> list[float | None] | None:
+    if values is None:  # a scheme of one's own need not have weights
+        return None
     return [None if value is None else float(f"{value:.4g}") for value in values]
 
 

@@ -5,13 +5,15 @@ from functools import partial
 from typing import Any
 
 from anytime.plotting import plot_held
-from experiments.intervals import Interval, compare
-from experiments.presets import DATA_SETS, make
+from experiments.claims import judge, not_tried
+from experiments.presets import DATA_NAMES, DATA_SETS, make
 from experiments.records import Record, Records, Section, error_at, spread
 from experiments.runner import Run
 
 TITLE = "A small network with AdaLoss against a large one with CONST (Fig. 4a–c)"
 CLAIM = "small networks with AdaLoss reach the same errors sooner than networks of twice the cost with CONST."
+FIGURE = "Fig. 4a–e"
+SAYS = "for its own cost a small network with AdaLoss makes fewer errors than one of twice the cost with CONST"
 _PAPER = [(f"resann-{a}-{c}", f"resann-{b}-{c}") for c in (16, 32) for a, b in ((7, 13), (9, 17), (13, 25))]
 PAIRS = {
     "paper": dict.fromkeys(DATA_SETS, _PAPER),
@@ -55,6 +57,8 @@ def show(preset: str, records: Records) -> Section:
                 "over seeds; then each one's own cost in the same unit."
             )
             section.table(["", *(f"{budget:g}" for budget in BUDGETS), "cost", "n"], rows)
+    others = [name for data, name in DATA_NAMES.items() if data not in PAIRS.get(preset, {})]
+    section.claims += [not_tried(FIGURE, SAYS, "plots", name) for name in others]
     return section
 
 
@@ -70,11 +74,10 @@ def _add(section: Section, data: str, small: str, found: dict[str, dict[int, Rec
     if both:
         within = max(exit for exit, macs in enumerate(next(iter(theirs.values()))["macs"]) if macs <= whole)
         pairs = [(ours[seed]["test"]["errors"][-1], theirs[seed]["test"]["errors"][within]) for seed in both]
-        difference = Interval.of([their - our for our, their in pairs])
-        section.verdicts.append(
-            f"**{data}.** For the small network's cost, " + compare(our_label, their_label, difference) + ". " +
-            _when(whole, ours, theirs, their_label)
-        )  # fmt: skip
+        where = f"{DATA_NAMES[data]}, {our_label}, {their_label}"
+        values = [their - our for our, their in pairs]
+        section.claims.append(judge(FIGURE, SAYS, "plots", where, values))
+        section.verdicts.append(f"**{data}.** {_when(whole, ours, theirs, their_label)}")
     curves = {label: [(r["macs"], r["test"]["errors"]) for r in seeds.values()] for label, seeds in found.items()}
     draw = partial(plot_held, curves, title=f"{data}: each prediction held until the next")
     section.figures[f"{data}-{small}"] = (f"{our_label} and {their_label} on {data}", draw)

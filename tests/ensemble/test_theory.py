@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import anytime
 from anytime.ensemble import expected_inflation, inflation, sup_inflation
-from anytime.ensemble.theory import schedule, simulate_inflation
+from anytime.ensemble.theory import schedule, simulate_inflation, sup_schedule
 
 bases = pytest.mark.parametrize("base", [1.5, 2, 3, 8])
 workers = pytest.mark.parametrize("workers", [1, 2, 3])
@@ -59,6 +59,20 @@ def test_more_workers_inflate_no_more_than_the_formula(budget, base, workers):
     """The schedule itself is even better: at most 1 + b/(b^M - 1)."""
     actual = by_the_clock(budget, base, workers, plain=False)
     assert actual <= 1 + base / (base**workers - 1) + 1e-9 <= sup_inflation(base, workers) + 1e-9
+
+
+@bases
+@pytest.mark.parametrize("workers", [1, 2, 3, 4])
+def test_the_schedules_supremum_is_reached_and_never_exceeded(base, workers):
+    """Just before each network becomes better than the one before, when the inflation is largest."""
+    times = schedule(base, workers, 40)
+    late = [n for n in range(workers, 40) if base**n < 1e9]
+    worst = [by_the_clock((times[n][0] + base ** (n - 1)) * (1 - 1e-9), base, workers, plain=False) for n in late]
+    supremum = sup_schedule(base, workers)
+    assert 0.999 * supremum < max(worst) <= supremum * (1 + 1e-6)
+    moments = [ends * (1 + i / 50) for _, ends in times[: len(late)] for i in range(50)]
+    assert max(by_the_clock(moment, base, workers, plain=False) for moment in moments) <= supremum * (1 + 1e-6)
+    assert supremum <= sup_inflation(base, workers) * (1 + 1e-12)
 
 
 def test_the_schedule_is_first_in_first_out():

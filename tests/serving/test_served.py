@@ -43,7 +43,7 @@ def test_however_often_a_model_is_loaded_again_there_are_two_engines_at_most(fol
     """Each load comes while a request still uses what was loaded before."""
 
     async def main():
-        served, seen, uses = Served("a", folder, Counted), [], []
+        served, seen, uses = Served("a", folder, partial(Counted, folder)), [], []
         loads = []
         for _ in range(6):
             use = ExitStack()
@@ -69,7 +69,7 @@ def test_however_often_a_model_is_loaded_again_there_are_two_engines_at_most(fol
 
 def test_who_hangs_up_while_a_model_is_loaded_leaves_no_engine_behind(folder):
     async def main():
-        served = Served("a", folder, Counted)
+        served = Served("a", folder, partial(Counted, folder))
         before, asked = served.loaded, asyncio.ensure_future(served.reload())
         await asyncio.sleep(0)
         asked.cancel()
@@ -82,7 +82,7 @@ def test_who_hangs_up_while_a_model_is_loaded_leaves_no_engine_behind(folder):
 
 
 def test_a_server_is_ready_as_long_as_all_of_its_engines_have_workers(folder):
-    models = {name: Served(name, folder, Counted) for name in ("a", "b")}
+    models = {name: Served(name, folder, partial(Counted, folder)) for name in ("a", "b")}
     service = Service(models, Limits())
 
     def status(**path):

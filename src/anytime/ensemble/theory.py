@@ -8,7 +8,14 @@ that of the best network of cost B′; **C = B/B′** is the inflation: how many
   (the answer is that of the network before), and B′ = z after.
 - Plain networks answer only at their ends: B′ = bⁿ⁻¹ throughout.
 
-With M workers that take the networks first in, first out, those of one worker grow by bᴹ, which replaces b.
+With M workers that take the networks first in, first out, those of one worker grow by bᴹ, which replaces b: the
+paper's formula, sup C = 2 + 1/(bᴹ − 1). It is an upper bound. The supremum of the schedule itself is lower:
+
+- Network n begins when network n − M ends, since networks end in their order. So it begins at
+  Tₙ = bⁿ⁻ᴹ + bⁿ⁻²ᴹ + … < bⁿ/(bᴹ − 1), and comes near that bound as n grows.
+- At Tₙ + bⁿ⁻¹ it becomes better than the network before, which has ended: Tₙ₋₁ ≤ Tₙ. Just before, B = Tₙ + bⁿ⁻¹ and
+  B′ = bⁿ⁻¹, so C = 1 + Tₙ/bⁿ⁻¹. From then on C falls, since B grows as fast as B′ and C > 1.
+- So **sup C = 1 + b/(bᴹ − 1)**, which for M = 1 is 2 + 1/(b − 1).
 """
 
 from math import ceil, log
@@ -52,6 +59,16 @@ def sup_inflation(base: float, workers: int = 1, plain: bool = False) -> float:
     """
     b = _effective(base, workers)
     return b**2 / (b - 1) if plain else 2 + 1 / (b - 1)
+
+
+def sup_schedule(base: float, workers: int) -> float:
+    """The supremum of C over all budgets for the schedule itself of several workers: 1 + b/(bᴹ − 1).
+
+    Examples:
+        >>> sup_schedule(2, workers=1), sup_schedule(2, workers=2), round(sup_inflation(2, workers=2), 2)
+        (3.0, 1.6666666666666665, 2.33)
+    """
+    return 1 + base / (_effective(base, workers) - 1)
 
 
 def expected_inflation(base: float, workers: int = 1, plain: bool = False) -> float:
