@@ -59,7 +59,7 @@ class Entry:
 
 RECIPE: dict[str, Any] = {"batch_size": 125, "schedule": "linear", "warmup": 0.15, "pad": 4, "weight_decay": 5e-4}
 EXITS = [2, 3, 4, 5, 6]
-EVEN = Entry({"blocks": [(28, 1), (64, 3), (140, 2)], "stem": (28, 4), "exits": EXITS, "hidden": 64})
+EVEN = Entry({"blocks": [(28, 1), (64, 3), (138, 2)], "stem": (28, 4), "exits": EXITS, "hidden": 64})
 CANDIDATES = {
     "even": EVEN,
     "late": replace(EVEN, net={**EVEN.net, "blocks": [(24, 1), (56, 2), (148, 3)], "stem": (24, 4)}),
@@ -72,7 +72,7 @@ CANDIDATES = {
     "power-two": replace(EVEN, scheme="power:p=2"),
     "uw-so": replace(EVEN, scheme="uw-so"),
     "mixed": replace(EVEN, scheme="mixed"),
-    "excite": replace(EVEN, net={**EVEN.net, "excite": 4, "blocks": [(28, 1), (64, 3), (138, 2)]}),
+    "excite": replace(EVEN, net={**EVEN.net, "excite": 4, "blocks": [(28, 1), (64, 3), (136, 2)]}),
     "whitened": replace(EVEN, whitened=True),
     "surgery-quarter": replace(EVEN, net={**EVEN.net, "share": 0.25}),
     "surgery-half": replace(EVEN, net={**EVEN.net, "share": 0.5}),
@@ -177,11 +177,10 @@ def judge(outputs: Outputs, costs: Costs, budgets: Sequence[float] = BUDGETS) ->
         for part in combinations(range(len(costs.macs) - 1), n)
     ]
     best = max(parts, key=lambda part: sum(at["accuracy"] for at in race(outputs, costs, part, JUDGED)))
-    everything = list(range(len(costs.macs)))
     return {
         "images": len(outputs.labels),
         "accuracies": [round(1 - wrong, 5) for wrong in outputs.wrong.double().mean(1).tolist()],
-        "race": race(outputs, costs, everything, budgets),
+        "race": race(outputs, costs, range(last + 1), budgets),
         "best_exits": best,
         "best_race": race(outputs, costs, best, budgets),
     }

@@ -52,8 +52,9 @@ def load_data(
     Args:
         name: ``digits`` (1,797 hand-written digits of 8×8 pixels that come with this library); ``cifar10``,
             ``cifar100``, ``svhn``, ``imagenet`` or any other id with columns of images and labels on the Hugging Face
-            Hub; or a local folder with parquet files as the Hub has them, or with one folder of images per class. A list
-            of these is one data set: the images of each split one after the other, numbered by the classes of the first.
+            Hub; or a local folder with parquet files as the Hub has them, or with one folder of images per class. A
+            list of these is one data set: the images of each split one after the other, numbered by the classes of
+            the first.
         size: height and width that images are resized to. Default: small ones keep theirs, streamed ones get 224.
         extra: add the ``extra`` split to the training images (SVHN has one).
         show: whether to show progress while decoding.
