@@ -171,11 +171,8 @@ class Training:
 
 def judge(outputs: Outputs, costs: Costs, budgets: Sequence[float] = BUDGETS) -> dict[str, Any]:
     """Accuracies of all exits, and those at the budgets with all exits and with the best part of them."""
-    parts = [
-        [*part, len(costs.macs) - 1]
-        for n in range(len(costs.macs))
-        for part in combinations(range(len(costs.macs) - 1), n)
-    ]
+    last = len(costs.macs) - 1
+    parts = [[*part, last] for size in range(last + 1) for part in combinations(range(last), size)]
     best = max(parts, key=lambda part: sum(at["accuracy"] for at in race(outputs, costs, part, JUDGED)))
     return {
         "images": len(outputs.labels),
