@@ -12,12 +12,11 @@ import json
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from safetensors.torch import save_file
 
 import anytime
 from anytime.cost import Costs
@@ -25,19 +24,18 @@ from anytime.evaluation import Outputs, collect
 from anytime.files import read_json, write_json
 from anytime.memory import keep_freed_memory
 from experiments.controls import create_scheme
+from experiments.race_measure import BUDGETS, JUDGED, at_thresholds, judge, per_exit, race
 from experiments.race_network import RaceNet, whiten
 from experiments.records import COMMITTED
 from experiments.runner import commit
 
 RECORDS = COMMITTED / "race"
-BUDGETS = (6e6, 7e6, 8e6, 9e6, 10e6, 11e6, 12.5e6)
-"""Average multiply-accumulates of an image, as the published networks were measured at."""
-JUDGED = (6e6, 8e6, 10e6, 12.5e6)
-"""The budgets that have goals."""
 PARTS = ("cifar10-30k", "cifar10-rest-20k")
 """Folders that hold the training set of CIFAR-10 between them."""
-PROXY = {"images": 12_500, "epochs": 8}
-FINAL = {"images": None, "epochs": 40}
+PROXY = (12_500, 8)
+"""Images and epochs of the search."""
+FINAL = (None, 40)
+"""Of the entries: all images."""
 
 
 @dataclass(frozen=True)
@@ -144,6 +142,12 @@ class Training:
         anytime.fit(net, bare, scheme, seed=self.seed, output=place, **options)
         return net, data
 
+    def trained(self, output: Path) -> RaceNet:
+        """The network at the end of its training."""
+        net = self.network()
+        anytime.load(output / self.full_name, net=net)
+        return net
+
     def record(self, net: RaceNet, data: anytime.Data, place: Path) -> dict[str, Any]:
         """What it was and cost, and what it reaches on held-out images: each exit, and the race."""
         costs = anytime.costs(net, torch.empty(1, *data.shape, device="meta"))
@@ -163,79 +167,27 @@ class Training:
         }
         if data.validation is None:
             return about
-        outputs = collect(net, data.batches(data.validation))
-        stacked = collect(anytime.combine(net, "stacking", data.batches(data.train)), data.batches(data.validation))
-        each = {"plain": outputs, "stacked": stacked}
-        return about | {"held_out": {name: judge(found, costs) for name, found in each.items()}}
+        found = answers(net, data, data.validation)
+        held_out = {kind: judge(outputs, costs, kind == "plain") for kind, (outputs, costs) in found.items()}
+        return about | {"held_out": held_out}
 
 
-def judge(outputs: Outputs, costs: Costs, budgets: Sequence[float] = BUDGETS) -> dict[str, Any]:
-    """Accuracies of all exits, and those at the budgets with all exits and with the best part of them."""
-    last = len(costs.macs) - 1
-    parts = [[*part, last] for size in range(last + 1) for part in combinations(range(last), size)]
-    best = max(parts, key=lambda part: sum(at["accuracy"] for at in race(outputs, costs, part, JUDGED)))
-    return {
-        "images": len(outputs.labels),
-        "accuracies": [round(1 - wrong, 5) for wrong in outputs.wrong.double().mean(1).tolist()],
-        "race": race(outputs, costs, range(last + 1), budgets),
-        "best_exits": best,
-        "best_race": race(outputs, costs, best, budgets),
-    }
-
-
-def race(outputs: Outputs, costs: Costs, exits: Sequence[int], budgets: Sequence[float]) -> list[dict[str, float]]:
-    """The accuracy at each budget: one threshold on the largest probability of the exits used, the others left out."""
-    scores = outputs.logits[list(exits)].double().softmax(-1).amax(-1)
-    right = ~outputs.wrong[list(exits)]
-    spent = spending(costs, exits)
-    return [measured(scores, right, spent, threshold_for(scores, spent, budget)) for budget in budgets]
-
-
-def spending(costs: Costs, exits: Sequence[int]) -> Tensor:
-    """The cost of an image that leaves at each of these exits, when the heads of the others do not run."""
-    heads = torch.tensor([costs.heads[exit] for exit in exits], dtype=torch.float64)
-    alone = torch.tensor([costs.alone[exit] for exit in exits], dtype=torch.float64)
-    return alone + heads.cumsum(0) - heads
-
-
-def leave(scores: Tensor, threshold: float) -> Tensor:
-    """The first exit whose score reaches the threshold, for each image; the last one for those that never do."""
-    sure = scores >= threshold
-    sure[-1] = True
-    return sure.int().argmax(0)
-
-
-def threshold_for(scores: Tensor, spent: Tensor, budget: float) -> float:
-    """The largest threshold, by bisection, with which images cost at most the budget on average.
-
-    The cost rises with the threshold. Where even the first exit alone costs more, the threshold is 0.
-    """
-    low, high = 0.0, 1.0 + 1e-9
-    if spent[leave(scores, high)].mean() <= budget:
-        return high
-    for _ in range(40):
-        middle = (low + high) / 2
-        within = bool(spent[leave(scores, middle)].mean() <= budget)
-        low, high = (middle, high) if within else (low, middle)
-    return low
-
-
-def measured(scores: Tensor, right: Tensor, spent: Tensor, threshold: float) -> dict[str, float]:
-    """Accuracy and average cost with a threshold."""
-    left = leave(scores, threshold)
-    accuracy = right.gather(0, left[None]).double().mean().item()
-    return {"threshold": threshold, "accuracy": round(accuracy, 5), "macs": round(spent[left].mean().item())}
+def answers(net: RaceNet, data: anytime.Data, images: Any) -> dict[str, tuple[Outputs, Costs]]:
+    """What the exits say to these images, plain and stacked on the training images, and the costs of each."""
+    nets = {"plain": net, "stacked": anytime.combine(net, "stacking", data.batches(data.train))}
+    example = torch.empty(1, *data.shape, device="meta")
+    return {kind: (collect(each, data.batches(images)), anytime.costs(each, example)) for kind, each in nets.items()}
 
 
 def proxies(only: Sequence[str], seeds: int) -> list[Training]:
     """The short trainings, seed by seed."""
     names = [name for name in CANDIDATES if not only or name in only]
-    return [Training(name, CANDIDATES[name], seed, **PROXY) for seed in range(seeds) for name in names]
+    return [Training(name, CANDIDATES[name], seed, *PROXY) for seed in range(seeds) for name in names]
 
 
 def finals() -> list[Training]:
     """The twin that thresholds are chosen with, then the entries themselves."""
-    twin = Training("entry", CHOSEN, 0, **FINAL)
+    twin = Training("entry", CHOSEN, 0, *FINAL)
     return [twin, *(replace(twin, seed=seed, held_out=False) for seed in range(SEEDS))]
 
 
@@ -249,6 +201,46 @@ def run(trainings: Sequence[Training], data: Path, output: Path, compiled: bool)
         record = training.record(net, images, output / training.full_name)
         write_json(path, record)
         print(summary(record), flush=True)
+
+
+def test(folder: Path, output: Path) -> None:
+    """Look at the test images, once for each finished entry; the twin's held-out images have made all choices."""
+    twin, *entries = finals()
+    kind, exits = choice(read_json(RECORDS / f"{twin.full_name}.json"))
+    data = load(folder, None)
+    known, _ = answers(twin.trained(output), data, data.validation)[kind]
+    everything = load(folder, None, held_out=False)
+    for entry in entries:
+        path, trained = RECORDS / f"test-{entry.full_name}.json", RECORDS / f"{entry.full_name}.json"
+        if path.exists() or not trained.exists():
+            continue
+        outputs, costs = answers(entry.trained(output), everything, everything.test)[kind]
+        save_file(
+            {"logits": outputs.logits.half(), "labels": outputs.labels}, output / entry.full_name / "test.safetensors"
+        )
+        budgets = [at["threshold"] for at in race(known, costs, exits, BUDGETS)]
+        record = {
+            **read_json(trained),
+            "commit": commit(),
+            "answers": kind,
+            "exits": exits,
+            "images": len(outputs.labels),
+            "accuracies": [1 - wrong for wrong in outputs.wrong.double().mean(1).tolist()],
+            "held_out_thresholds": at_thresholds(outputs, costs, exits, budgets),
+            "as_published": race(outputs, costs, exits, BUDGETS),
+            "per_exit": per_exit(known, outputs, costs, exits, BUDGETS),
+        }
+        write_json(path, record)
+        print(json.dumps(record["held_out_thresholds"]), flush=True)
+
+
+def choice(record: dict[str, Any]) -> tuple[str, list[int]]:
+    """Whether exits answer plainly or stacked, and which of them, by the held-out images."""
+    ways = {(kind, way): found[way] for kind, found in record["held_out"].items() for way in ("race", "best_race")}
+    goals = [BUDGETS.index(budget) for budget in JUDGED]
+    kind, way = max(ways, key=lambda key: sum(ways[key][i]["accuracy"] for i in goals))
+    found = record["held_out"][kind]
+    return kind, found["best_exits"] if way == "best_race" else list(range(len(found["accuracies"])))
 
 
 def summary(record: dict[str, Any]) -> str:
@@ -265,7 +257,7 @@ def summary(record: dict[str, Any]) -> str:
 def main() -> None:
     """Search, train or test."""
     parser = argparse.ArgumentParser("python -m experiments.race", description=__doc__)
-    parser.add_argument("what", choices=("search", "train", "show"))
+    parser.add_argument("what", choices=("search", "train", "test", "show"))
     parser.add_argument("--data", type=Path, required=False, help="the folder with the data sets")
     parser.add_argument("--output", type=Path, help="the folder of the runs")
     parser.add_argument("--only", default="", help="candidates, separated by commas")
@@ -275,6 +267,9 @@ def main() -> None:
     if asked.what == "show":
         for path in sorted(RECORDS.glob("*.json")):
             print(summary(read_json(path)))
+        return
+    if asked.what == "test":
+        test(asked.data, asked.output)
         return
     keep_freed_memory()
     trainings = finals() if asked.what == "train" else proxies(list(filter(None, asked.only.split(","))), asked.seeds)
