@@ -64,6 +64,9 @@ CANDIDATES = {
     "early": replace(EVEN, net={**EVEN.net, "blocks": [(32, 2), (64, 2), (120, 2)], "stem": (32, 4)}),
     "middle": replace(EVEN, net={**EVEN.net, "blocks": [(24, 1), (68, 4), (128, 1)], "stem": (24, 4)}),
     "linear-heads": replace(EVEN, net={**EVEN.net, "hidden": 0}),
+    "whitened": replace(EVEN, whitened=True),
+    "dirac": replace(EVEN, net={**EVEN.net, "dirac": True}),
+    "fast-bias": replace(EVEN, net={**EVEN.net, "bias_scale": 8.0}),
     "const": replace(EVEN, scheme="const"),
     "linear": replace(EVEN, scheme="linear"),
     "power-half": replace(EVEN, scheme="power:p=0.5"),
@@ -71,7 +74,6 @@ CANDIDATES = {
     "uw-so": replace(EVEN, scheme="uw-so"),
     "mixed": replace(EVEN, scheme="mixed"),
     "excite": replace(EVEN, net={**EVEN.net, "excite": 4, "blocks": [(28, 1), (64, 3), (136, 2)]}),
-    "whitened": replace(EVEN, whitened=True),
     "surgery-quarter": replace(EVEN, net={**EVEN.net, "share": 0.25}),
     "surgery-half": replace(EVEN, net={**EVEN.net, "share": 0.5}),
     "pad-2": replace(EVEN, recipe={"pad": 2}),
@@ -80,7 +82,7 @@ CANDIDATES = {
     "averaged": replace(EVEN, recipe={"ema": 0.998}),
     "distilled": replace(EVEN, recipe={"distill": 0.3}),
 }
-"""What is tried, in this order: first where the cost goes, then losses, then features and recipe."""
+"""What is tried, in this order: where the cost goes, airbench's starts, losses, features, recipe."""
 CHOSEN = EVEN
 """The entry of the race: the candidate, or the sum of those, that the held-out images say is best."""
 SEEDS = 3

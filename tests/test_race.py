@@ -14,7 +14,7 @@ from experiments import race
 from experiments.controls import MixedRegime, UncertaintySO
 from experiments.race_measure import BUDGETS, at_thresholds, judge, leave, per_exit, spending, threshold_for
 from experiments.race_measure import race as race_at
-from experiments.race_network import Partition, RaceNet, whiten
+from experiments.race_network import Partition, RaceNet, ScaledBias, Unit, whiten
 
 SMALL = {"blocks": [(4, 1), (8, 1), (8, 1)], "stem": (4, 4), "exits": [1, 2, 3], "hidden": 4}
 COSTS = Costs([40, 70, 100], [1, 2, 3], [10, 10, 10])
@@ -83,6 +83,31 @@ def test_an_exits_own_channels_receive_no_gradient_from_deeper_ones():
     assert x.grad[:, :6].eq(1).all()
     assert x.grad[:, 6:].eq(0).all()
     assert part.eval()(x) is x
+
+
+def test_a_scaled_bias_takes_larger_steps_and_is_else_a_batch_norm():
+    plain, scaled = nn.BatchNorm2d(3), ScaledBias(3, 8.0)
+    for _ in range(3):
+        x = torch.randn(5, 3, 4, 4)
+        found = []
+        for bn in (plain, scaled):
+            bn.zero_grad()
+            found.append(bn(x))
+            found[-1].square().sum().backward()
+            with torch.no_grad():
+                bn.bias.copy_(torch.tensor([1.0, 2.0, 3.0]) / (8 if bn is scaled else 1))
+        assert torch.allclose(*found, atol=1e-5)
+        assert torch.allclose(scaled.bias.grad, 8 * plain.bias.grad, atol=1e-3)
+        assert torch.allclose(plain.weight.grad, scaled.weight.grad, atol=1e-3)
+    assert torch.allclose(plain.eval()(x), scaled.eval()(x), atol=1e-5)
+
+
+def test_dirac_filters_hand_on_their_inputs():
+    net = RaceNet(**SMALL, dirac=True)
+    units = [module for module in net.modules() if isinstance(module, Unit)]
+    x = torch.rand(1, 4, 8, 8)
+    assert torch.equal(units[0].conv(x), x)
+    assert torch.allclose(units[1].conv(x)[:, :4], x[:, :, ::2, ::2])
 
 
 def test_a_whitened_stem_sees_patches_without_correlation():
