@@ -57,7 +57,7 @@ class Unit(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """The next features."""
-        y = F.relu(self.bn(self.conv(x)))
+        y = F.relu(self.bn(self.conv(x)), inplace=True)
         if self.squeeze is not None and self.excite is not None:
             y = y * self.excite(F.relu(self.squeeze(y.mean((2, 3))))).sigmoid()[:, :, None, None]
         return x + y if self.same else y
@@ -115,7 +115,7 @@ class RaceNet(AnytimeNetwork):
     ) -> None:
         channels, kernel = stem
         conv = nn.Conv2d(3, channels, kernel, 2, padding=(kernel - 2) // 2, bias=False)
-        first = Stem(conv, nn.BatchNorm2d(channels), nn.ReLU(), channels=3, least=32)
+        first = Stem(conv, nn.BatchNorm2d(channels), nn.ReLU(inplace=True), channels=3, least=32)
         units: list[nn.Module] = []
         widths: list[int] = []
         for number, (width, count) in enumerate(blocks):
