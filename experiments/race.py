@@ -24,6 +24,7 @@ from anytime.evaluation import Outputs, collect
 from anytime.files import read_json, write_json
 from anytime.memory import keep_freed_memory
 from experiments.controls import create_scheme
+from experiments.intervals import Interval
 from experiments.race_measure import BUDGETS, JUDGED, at_thresholds, judge, per_exit, race
 from experiments.race_network import RaceNet, whiten
 from experiments.records import COMMITTED
@@ -208,7 +209,10 @@ def run(trainings: Sequence[Training], data: Path, output: Path, compiled: bool)
 def test(folder: Path, output: Path) -> None:
     """Look at the test images, once for each finished entry; the twin's held-out images have made all choices."""
     twin, *entries = finals()
-    kind, exits = choice(read_json(RECORDS / f"{twin.full_name}.json"))
+    chosen = RECORDS / f"{twin.full_name}.json"
+    if not chosen.exists():
+        raise SystemExit(f"there is no {chosen.name}: python -m experiments.race train makes it, and the entries")
+    kind, exits = choice(read_json(chosen))
     data = load(folder, None)
     known, _ = answers(twin.trained(output), data, data.validation)[kind]
     everything = load(folder, None, held_out=False)
@@ -256,20 +260,43 @@ def summary(record: dict[str, Any]) -> str:
     return line
 
 
+def score(record: dict[str, Any]) -> float:
+    """What candidates are judged by: the mean accuracy at the budgets that have goals, plain or stacked."""
+    goals = [BUDGETS.index(budget) for budget in JUDGED]
+    return max(
+        sum(found["best_race"][i]["accuracy"] for i in goals) / len(goals) for found in record["held_out"].values()
+    )
+
+
+def show() -> None:
+    """All records, then each candidate's score minus that of ``even``, seed by seed, in points."""
+    records = {path.stem: read_json(path) for path in sorted(RECORDS.glob("*.json"))}
+    for record in records.values():
+        print(summary(record))
+    for name in CANDIDATES:
+        gains = []
+        for seed in range(SEEDS):
+            mine, base = (records.get(Training(n, EVEN, seed, *PROXY).full_name) for n in (name, "even"))
+            gains += [score(mine) - score(base)] if mine and base else []
+        if gains and name != "even":
+            print(f"{name:16} − even: {Interval.of(gains).percent()} ({len(gains)} seeds)")
+
+
 def main() -> None:
     """Search, train or test."""
     parser = argparse.ArgumentParser("python -m experiments.race", description=__doc__)
     parser.add_argument("what", choices=("search", "train", "test", "show"))
-    parser.add_argument("--data", type=Path, required=False, help="the folder with the data sets")
+    parser.add_argument("--data", type=Path, help="the folder with the data sets")
     parser.add_argument("--output", type=Path, help="the folder of the runs")
     parser.add_argument("--only", default="", help="candidates, separated by commas")
     parser.add_argument("--seeds", type=int, default=1, help="of the search")
     parser.add_argument("--compile", action="store_true")
     asked = parser.parse_args()
     if asked.what == "show":
-        for path in sorted(RECORDS.glob("*.json")):
-            print(summary(read_json(path)))
+        show()
         return
+    if asked.data is None or asked.output is None:
+        parser.error(f"{asked.what} needs --data, the folder with the data sets, and --output, that of the runs")
     if asked.what == "test":
         test(asked.data, asked.output)
         return

@@ -170,3 +170,28 @@ def test_choices_are_made_before_the_test_images_are_seen(folder, tmp_path, monk
     before = path.read_bytes()
     race.test(folder, runs)
     assert path.read_bytes() == before, "looked at once"
+
+
+def test_gains_are_paired_by_seed(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(race, "RECORDS", tmp_path)
+    for name, seed, accuracy in (
+        ("even", 0, 0.5),
+        ("even", 1, 0.7),
+        ("late", 0, 0.52),
+        ("late", 1, 0.72),
+        ("late", 2, 0.1),
+    ):
+        training = race.Training(name, race.EVEN, seed, *race.PROXY)
+        found = {"accuracies": [accuracy], "best_exits": [0], "best_race": [{"accuracy": accuracy}] * len(BUDGETS)}
+        record = {"name": training.full_name, "macs": [1e7], "cpu_seconds": 1.0, "held_out": {"plain": found}}
+        race.write_json(tmp_path / f"{training.full_name}.json", record)
+    race.show()
+    said = capsys.readouterr().out.splitlines()
+    assert len(said) == 6
+    assert said[-1] == "late             − even: 2.00 [2.00, 2.00] (2 seeds)"
+
+
+def test_the_test_images_wait_for_the_choices(tmp_path, monkeypatch):
+    monkeypatch.setattr(race, "RECORDS", tmp_path)
+    with pytest.raises(SystemExit, match=r"python -m experiments\.race train"):
+        race.test(tmp_path, tmp_path)
