@@ -25,6 +25,7 @@ from typing import Any
 
 import export_tables
 import guarantee_tables
+import published_tables
 import reproduction_tables
 import serving_tables
 from measurements import DEADLINES, GOALS, MEASUREMENTS, ROWS
@@ -176,6 +177,7 @@ FIGURES: dict[str, Figure] = {
     "int8_mb": fact("export_int8", "int8_mb", "{:.1f}"),
     "float32_mb": fact("export_int8", "float32_mb", "{:.1f}"),
     **reproduction_tables.TABLES,
+    **published_tables.TABLES,
     "gains": gains,
     "performance": performance,
     "deadline_table": deadline_table,

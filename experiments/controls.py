@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import anytime
 from anytime import AdaLoss, Network
 from anytime.errors import AnytimeError
-from anytime.weights import Const
+from anytime.weights import AnnealedAdaLoss, Const
 from experiments.famo import FAMO
 
 
@@ -92,6 +92,34 @@ class StaticLaw(Const):
         self.weights.copy_((1 - gamma) * losses[-1] / losses + gamma)
 
 
+class UncertaintySO(AdaLoss):
+    """UW-SO (arXiv 2408.07985): weights are the softmax of the inverse average losses, here divided by the largest."""
+
+    def __init__(self, exits: int, temperature: float = 1.0) -> None:
+        super().__init__(exits)
+        self.temperature = temperature
+
+    def _balanced(self) -> Tensor:
+        weights = (1 / (self.average.nan_to_num(1.0).clamp(min=1e-6) * self.temperature)).softmax(0)
+        return weights / weights.amax()
+
+
+class MixedRegime(AnnealedAdaLoss):
+    """The last exit alone for a share of the training, then AdaLoss with all (the mixed regime, arXiv 2407.14320)."""
+
+    def __init__(self, exits: int, share: float = 0.5) -> None:
+        super().__init__(exits)
+        self.share = share
+
+    def _balanced(self) -> Tensor:
+        last = torch.zeros_like(self.average)
+        last[-1] = 1.0
+        return torch.where(self.calls < self.share * self.steps, last, super()._balanced())
+
+    def _gamma(self) -> Tensor:
+        return self.average.new_tensor(self.gamma)
+
+
 def own_scheme(module: str, name: str, exits: int) -> nn.Module:
     """What a function or class of some module makes for so many exits; modules of the current folder are found last."""
     if os.getcwd() not in sys.path:
@@ -113,6 +141,7 @@ def create_scheme(name: str, net: Network) -> nn.Module:
     """A scheme of the library, a control or one's own (``package.module:name``) by its name, where the network is."""
     controls = {"scaled-const": lambda: ScaledConst(net), "random-const": lambda: RandomConst(net.exits)}
     controls |= {"static-law": lambda: StaticLaw(net.exits), "famo": lambda: FAMO(net.exits)}
+    controls |= {"uw-so": lambda: UncertaintySO(net.exits), "mixed": lambda: MixedRegime(net.exits)}
     controls |= {f"power:p={p:g}": lambda p=p: PowerLoss(net.exits, p) for p in (0.5, 2)}
     module, _, own = name.partition(":")
     if name in controls:

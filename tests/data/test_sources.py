@@ -74,6 +74,30 @@ def test_extra_images_join_the_training_ones(tmp_path):
     assert len(data.validation) == 4
 
 
+def test_several_folders_are_one_data_set(tmp_path):
+    pixels, labels = images.write_hub_folder(tmp_path / "one")
+    more = images.some_pixels(20, seed=5)
+    images.write_parquet(tmp_path / "two/train.parquet", more, [0, 2] * 10, names=("c", "b", "a"))
+    data = anytime.load_data([tmp_path / "one", str(tmp_path / "two")], show=False)
+    assert (len(data.train), len(data.validation), len(data.test)) == (54, 6, 9)
+    together = torch.cat([data.train.pixels, data.validation.pixels]).movedim(1, -1).numpy()
+    assert np.array_equal(together, np.concatenate([pixels, more])), "one after the other"
+    assert torch.cat([data.train.labels, data.validation.labels]).tolist() == labels + [2, 0] * 10, "by their names"
+
+
+def test_folders_that_do_not_fit_together_are_refused(tmp_path):
+    images.write_hub_folder(tmp_path / "one")
+    images.write_parquet(tmp_path / "large/train.parquet", images.some_pixels(4, size=16), [0] * 4)
+    with pytest.raises(anytime.AnytimeError, match=r"images of one size, and have 3×8×8, 3×16×16; pass size="):
+        anytime.load_data([tmp_path / "one", tmp_path / "large"], show=False)
+    images.write_parquet(tmp_path / "other/train.parquet", images.some_pixels(4), [0] * 4, names=("d",))
+    with pytest.raises(anytime.AnytimeError, match="class 'd' is not a class of the training images"):
+        anytime.load_data([tmp_path / "one", tmp_path / "other"], show=False)
+    images.write_class_folders(tmp_path / "photos")
+    with pytest.raises(anytime.AnytimeError, match="several folders need images of up to 64×64"):
+        anytime.load_data([tmp_path / "photos", tmp_path / "photos"], show=False)
+
+
 def test_validation_is_balanced_where_data_are_sorted_by_class(tmp_path):
     images.write_class_folders(tmp_path / "photos", n=60)
     data = anytime.load_data(str(tmp_path / "photos"))
@@ -214,6 +238,8 @@ def test_arguments_are_checked(tmp_path, size):
         anytime.load_data(tmp_path / "data", size=size)
     with pytest.raises(anytime.AnytimeError, match=r"name=3 must be a string"):
         anytime.load_data(3)
+    with pytest.raises(anytime.AnytimeError, match=r"name=\[\] must be a string"):
+        anytime.load_data([])
     with pytest.raises(anytime.AnytimeError, match=r"use load_data\('digits'\)"):
         anytime.load_data("digits", size=16)
 

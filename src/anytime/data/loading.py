@@ -3,6 +3,7 @@
 import logging
 import os
 import re
+from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 
@@ -33,8 +34,13 @@ SMALL = 64
 logger = logging.getLogger(__name__)
 
 
-def load_data(name: str | os.PathLike[str], *, size: int | None = None, extra: bool = False, show: bool = True) -> Data:
-    """A data set by name, or from a folder.
+Place = str | os.PathLike[str]
+
+
+def load_data(
+    name: Place | Sequence[Place], *, size: int | None = None, extra: bool = False, show: bool = True
+) -> Data:
+    """A data set by name, or from a folder, or from several that hold parts of it.
 
     Small images (up to 64×64, all of one size) are decoded once and cached; larger ones are streamed.
 
@@ -46,7 +52,9 @@ def load_data(name: str | os.PathLike[str], *, size: int | None = None, extra: b
     Args:
         name: ``digits`` (1,797 hand-written digits of 8×8 pixels that come with this library); ``cifar10``,
             ``cifar100``, ``svhn``, ``imagenet`` or any other id with columns of images and labels on the Hugging Face
-            Hub; or a local folder with parquet files as the Hub has them, or with one folder of images per class.
+            Hub; or a local folder with parquet files as the Hub has them, or with one folder of images per class. A
+            list of these is one data set: the images of each split one after the other, numbered by the classes of
+            the first.
         size: height and width that images are resized to. Default: small ones keep theirs, streamed ones get 224.
         extra: add the ``extra`` split to the training images (SVHN has one).
         show: whether to show progress while decoding.
@@ -55,17 +63,24 @@ def load_data(name: str | os.PathLike[str], *, size: int | None = None, extra: b
         >>> load_data("digits")
         Data('digits': 1,097 train, 200 validation, 500 test images of 1×8×8, 10 classes)
     """
-    if not isinstance(name, str | os.PathLike):
-        raise AnytimeError(f"name={name!r} must be a string: the name of a data set, or a folder")
-    name = os.fspath(name)
+    places = [name] if isinstance(name, str | os.PathLike) or not isinstance(name, Sequence) else list(name)
+    if not places or any(not isinstance(place, str | os.PathLike) for place in places):
+        raise AnytimeError(f"name={name!r} must be a string: the name of a data set, or a folder; or a list of these")
+    names = [os.fspath(place) for place in places]
     if size is not None:
         check_integer("size", size)
-    if name == "digits":
+    if names == ["digits"]:
         if size is not None or extra:
             raise AnytimeError("digits have one size, 8×8, and no extra images; use load_data('digits')")
         return _digits()
-    title, splits = _read(name)
-    return _assemble(title, _choose(name, splits, extra), size, show)
+    parts: dict[str, list[Encoded]] = {}
+    titles = []
+    for each in names:
+        title, splits = _read(each)
+        titles.append(title)
+        for split, part in splits.items():
+            parts.setdefault(split, []).append(part)
+    return _assemble("+".join(titles), _choose(", ".join(names), parts, extra), size, show)
 
 
 def _read(name: str) -> tuple[str, dict[str, Encoded]]:
@@ -90,11 +105,11 @@ def _read(name: str) -> tuple[str, dict[str, Encoded]]:
     )
 
 
-def _choose(name: str, splits: dict[str, Encoded], extra: bool) -> dict[str, Encoded]:
+def _choose(name: str, splits: dict[str, list[Encoded]], extra: bool) -> dict[str, list[Encoded]]:
     """The splits to use: train, test, and validation and extra where there are."""
     wanted = ("train", "validation", "test", *(["extra"] if extra else []))
     chosen = {split: splits[split] for split in wanted if split in splits}
-    if "test" in chosen and "validation" in chosen and not chosen["test"].labeled:
+    if "test" in chosen and "validation" in chosen and not any(part.labeled for part in chosen["test"]):
         logger.warning("%s: the split 'test' has no labels; 'validation' is used for test", name)
         del chosen["test"]
     if "test" not in chosen and "validation" in chosen:
@@ -102,27 +117,31 @@ def _choose(name: str, splits: dict[str, Encoded], extra: bool) -> dict[str, Enc
     for split in wanted:
         if split not in chosen and split != "validation":
             raise AnytimeError(f"{name} has no split {split!r}; it has: {', '.join(splits)}")
-    for split, part in chosen.items():
+    for split, part in ((split, part) for split, parts in chosen.items() for part in parts):
         if not part.labeled:
             raise AnytimeError(f"{part.where(0)}: the split {split!r} has no labels (in folders: one folder per class)")
     return chosen
 
 
-def _assemble(name: str, splits: dict[str, Encoded], size: int | None, show: bool) -> Data:
-    train, classes = splits["train"], splits["train"].classes
-    for part in splits.values():
+def _assemble(name: str, splits: dict[str, list[Encoded]], size: int | None, show: bool) -> Data:
+    classes = splits["train"][0].classes
+    every = [part for parts in splits.values() for part in parts]
+    for part in every:
         part.number_by(classes)
-    large = max(size or 0, *(max(part.image(0).size) for part in splits.values())) > SMALL
-    parts = {split: _open(part, f"{name}, {split}", size, show, large) for split, part in splits.items()}
-    training, validation = parts["train"], parts.get("validation")
+    large = max(size or 0, *(max(part.image(0).size) for part in every)) > SMALL
+    opened = {
+        split: _joined([_open(part, f"{name}, {split}", size, show, large) for part in parts], name)
+        for split, parts in splits.items()
+    }
+    training, validation = opened["train"], opened.get("validation")
     if validation is None:
-        held_out = _held_out(train.labels)
-        kept = torch.ones(len(train), dtype=torch.bool)
+        held_out = _held_out(training.labels)
+        kept = torch.ones(len(training), dtype=torch.bool)
         kept[held_out] = False
         training, validation = training[kept.nonzero().squeeze(1)], training[held_out] if len(held_out) else None
-    if "extra" in parts:
-        training = _joined(training, parts["extra"])
-    return Data(training, validation, parts["test"], classes, name)
+    if "extra" in opened:
+        training = _joined([training, opened["extra"]], name)
+    return Data(training, validation, opened["test"], classes, name)
 
 
 def _held_out(labels: Tensor) -> Tensor:
@@ -146,10 +165,19 @@ def _resized(pixels: Tensor, size: int) -> Tensor:
     return torch.cat(parts)
 
 
-def _joined(one: Images | Stream, other: Images | Stream) -> Images:
-    if not (isinstance(one, Images) and isinstance(other, Images)):
-        raise AnytimeError(f"extra=True needs images of up to {SMALL}×{SMALL}, which are held in memory")
-    return Images(torch.cat([one.pixels, other.pixels]), torch.cat([one.labels, other.labels]))
+def _joined(parts: Sequence[Images | Stream], name: str) -> Images | Stream:
+    """Images one after the other; those that are streamed cannot be joined."""
+    if len(parts) == 1:
+        return parts[0]
+    held = [part for part in parts if isinstance(part, Images)]
+    if len(held) < len(parts):
+        raise AnytimeError(
+            f"{name}: extra=True and several folders need images of up to {SMALL}×{SMALL}, which are held in memory"
+        )
+    if len({part.shape for part in held}) > 1:
+        sizes = ", ".join("×".join(map(str, part.shape)) for part in held)
+        raise AnytimeError(f"{name}: the parts must have images of one size, and have {sizes}; pass size=32, say")
+    return Images(torch.cat([part.pixels for part in held]), torch.cat([part.labels for part in held]))
 
 
 def _digits() -> Data:

@@ -1,0 +1,103 @@
+"""Our networks against published ones with early exits on CIFAR-10, from the records of the race."""
+
+import json
+import math
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+RECORDS = Path(__file__).parent.parent / "experiments" / "records" / "race"
+BUDGETS = ("6 M", "7 M", "8 M", "9 M", "10 M", "11 M", "12.5 M")
+PUBLISHED = {
+    "T-RecX": (75.96, 80.23, 83.49, 85.41, 86.60, 87.21, 87.37),
+    "SDN": (68.92, 75.06, 79.77, 83.35, 85.33, 86.23, 86.36),
+    "BranchyNet": (75.57, 80.04, 82.86, 84.72, 85.45, 85.68, 85.69),
+    "ResNet-8, without exits": (None, None, None, None, None, None, 87.2),
+    "the model in this package (25,000 images)": (76.52, None, 80.39, None, 81.76, None, 82.15),
+}
+"""Accuracy in % at an average of at most so many multiply-accumulates, on the 10,000 test images."""
+IMAGES = 10_000
+T_95 = {2: 12.706, 3: 4.303}
+"""Student's t, two-sided 95 %, by the number of seeds."""
+
+
+def tested() -> list[dict[str, Any]]:
+    """The records of the final networks, seed by seed."""
+    return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(RECORDS.glob("test-*.json"))]
+
+
+def wilson(share: float, images: int) -> tuple[float, float]:
+    """Wilson's 95 % interval of a share.
+
+    Examples:
+        >>> [round(end, 4) for end in wilson(0.8737, 10_000)]
+        [0.8671, 0.8801]
+    """
+    z = 1.959964
+    center = (share + z**2 / (2 * images)) / (1 + z**2 / images)
+    half = z / (1 + z**2 / images) * math.sqrt(share * (1 - share) / images + z**2 / (4 * images**2))
+    return center - half, center + half
+
+
+def cell(percent: float | None) -> str:
+    """An accuracy with its binomial interval."""
+    if percent is None:
+        return "–"
+    low, high = wilson(percent / 100, IMAGES)
+    return f"{percent:.2f} [{100 * low:.1f}, {100 * high:.1f}]"
+
+
+def over_seeds(values: list[float]) -> str:
+    """A mean with Student's t interval over seeds; of one seed its binomial interval."""
+    if len(values) == 1:
+        return cell(values[0])
+    mean, half = statistics.mean(values), T_95[len(values)] * statistics.stdev(values) / math.sqrt(len(values))
+    return f"{mean:.2f} ± {half:.2f}"
+
+
+def against() -> str:
+    """Accuracy at each budget: ours over seeds, theirs with binomial intervals."""
+    lines = [
+        "| accuracy in % at an average of at most | " + " | ".join(BUDGETS) + " |",
+        "|---|" + "---:|" * len(BUDGETS),
+    ]
+    records = tested()
+    for way, label in (
+        ("as_published", "ours, threshold as theirs"),
+        ("held_out_thresholds", "ours, threshold from held-out images"),
+        ("per_exit", "ours, thresholds of each exit's own, from held-out images"),
+    ):
+        cells = [
+            over_seeds([100 * record[way][i]["accuracy"] for record in records]) if records else "not yet trained"
+            for i in range(len(BUDGETS))
+        ]
+        lines.append(f"| {label} | " + " | ".join(cells) + " |")
+    lines += [f"| {name} | " + " | ".join(map(cell, row)) + " |" for name, row in PUBLISHED.items()]
+    return "\n" + "\n".join(lines) + "\n"
+
+
+def spent() -> str:
+    """What the thresholds from held-out images cost on the test images, in millions."""
+    records = tested()
+    if not records:
+        return "not yet measured"
+    means = [statistics.mean(r["held_out_thresholds"][i]["macs"] for r in records) / 1e6 for i in range(len(BUDGETS))]
+    return ", ".join(f"{mean:.2f}" for mean in means)
+
+
+def about() -> str:
+    """The network and its training."""
+    records = tested()
+    if not records:
+        return "No final network has been trained yet."
+    first = records[0]
+    return (
+        f"{len(records)} seeds, {first['epochs']} epochs of {first['trained_on']:,} images, "
+        f"{first['params']:,} parameters, {first['macs'][-1] / 1e6:.2f} M multiply-accumulates with all exits, about "
+        f"{statistics.mean(record['cpu_seconds'] for record in records) / 3600:.1f} hours of one processor core each; "
+        f"answers {first['answers']}, exits {', '.join(str(exit + 1) for exit in first['exits'])}; commit {first['commit']}."
+    )
+
+
+TABLES: dict[str, Callable[[], str]] = {"published": against, "published_spent": spent, "published_about": about}
