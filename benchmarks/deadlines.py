@@ -17,15 +17,17 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from itertools import product
+from typing import NamedTuple
 
 import torch
-from ratio import fact, machine, verdict
+from ratio import RESULTS, fact, machine, verdict
 
 import anytime
 from anytime.distributed import cores
 
 SHARES = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5)
-QUIET, BUSY, DEPTH, EARLY_DEPTH, BUSY_DEPTH = 0.99, 0.95, 0.85, 0.5, 0.45
+RHYTHMS = {"30hz": 1 / 30, "in_a_row": 0.0}
 
 
 @contextmanager
@@ -57,8 +59,11 @@ def full_walk(net: anytime.Network, x: torch.Tensor) -> list[float]:
     return [end + head for end in ends]
 
 
-def frames(net: anytime.Network, x: torch.Tensor, deadline: float, count: int, pause: float, confidence: float):
-    """For each frame whether it was in time and its exit (0 if none); the exits reachable in the walks between."""
+def frames(
+    net: anytime.Network, x: torch.Tensor, deadline: float, count: int, pause: float, confidence: float
+) -> tuple[list[bool], list[int], list[bool], list[int]]:
+    """For each frame whether it was in time, and its exit, 0 if none; for the walks between whether an exit was
+    reachable, and how many."""
     in_time, exits, hindsight = [], [], []
     following = time.perf_counter()
     for i in range(2 * count):
@@ -77,51 +82,73 @@ def frames(net: anytime.Network, x: torch.Tensor, deadline: float, count: int, p
         else:
             in_time.append(time.perf_counter() - begun <= deadline)
             exits.append(prediction.exit + 1)
-    return in_time, exits, hindsight
+    return in_time, exits, [exit > 0 for exit in hindsight], hindsight
 
 
 def main(model: str, count: int, only: str, confidence: float, realtime: bool) -> None:
-    """Print a row for each backend, load, rhythm and deadline, and a verdict for each."""
+    """Print a row for each load, backend, rhythm and deadline, and the verdicts on the worst of them."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     x = torch.randn(1, 3, 32, 32)
     eager = anytime.create_model(model).eval()
     nets = {"eager": eager, "onnx": anytime.load_exported(anytime.export.onnx(eager, x, tempfile.mkdtemp()))}
     print(f"{model}, batch 1, one thread, confidence {confidence:g}, {machine()}")
+    full = {name: statistics.median(full_walk(net, x)[-1] for _ in range(100)) for name, net in nets.items()}
+    for name, seconds in full.items():
+        fact(f"full_{name}_ms", 1000 * seconds, "ms to the last exit")
+    rows: dict[str, list[Row]] = {}
     for load in ("quiet", "busy") if only == "all" else (only,):
-        for backend, net in nets.items():
-            full = statistics.median(full_walk(net, x)[-1] for _ in range(100))
-            if load == "quiet":
-                fact(f"full_{backend}_ms", 1000 * full, "ms to the last exit")
-            for rhythm, pause in (("30hz", 1 / 30), ("in_a_row", 0.0)):
-                with (
-                    busy_processes() if load == "busy" else nullcontext(),
-                    anytime.realtime() if realtime else nullcontext(),
-                ):
-                    frames(net, x, full, 100, pause, confidence)  # it learns
-                    for share in SHARES:
-                        row(net, x, share, full, count, pause, confidence, f"{load}_{backend}_{rhythm}", realtime)
+        for (name, net), (rhythm, pause) in product(nets.items(), RHYTHMS.items()):
+            with (
+                busy_processes() if load == "busy" else nullcontext(),
+                anytime.realtime() if realtime else nullcontext(),
+            ):
+                frames(net, x, full[name], 100, pause, confidence)  # it learns
+                for share in SHARES:
+                    found = Row(
+                        share, *map(statistics.mean, frames(net, x, share * full[name], count, pause, confidence))
+                    )
+                    found.show(f"{load}_{name}_{rhythm}")
+                    rows.setdefault(load, []).append(found)
+    judge(rows, realtime)
 
 
-def row(net, x, share, full, count, pause, confidence, name, realtime) -> None:
-    """One deadline."""
-    in_time, exits, hindsight = frames(net, x, share * full, count, pause, confidence)
-    kept, mean, best = statistics.mean(in_time), statistics.mean(exits), statistics.mean(hindsight)
-    possible = statistics.mean(exit > 0 for exit in hindsight)
-    print(
-        f"{name:24} {share:4.2f} T: {kept:6.1%} in time (possible in {possible:6.1%}), mean exit {mean:4.1f} "
-        f"(hindsight {best:4.1f})",
-        flush=True,
-    )
-    key = f"{name}_{share:g}"
+class Row(NamedTuple):
+    """One deadline, as a share of the time to the last exit."""
+
+    share: float
+    in_time: float
+    exit: float
+    possible: float
+    hindsight: float
+
+    @property
+    def depth(self) -> float:
+        """The mean exit as a share of the mean exit in hindsight."""
+        return self.exit / max(self.hindsight, 1e-9)
+
+    def show(self, name: str) -> None:
+        """Print it, and keep it as facts."""
+        print(
+            f"{name:20} {self.share:4.2f} T: {self.in_time:6.1%} in time (possible in {self.possible:6.1%}), mean exit "
+            f"{self.exit:4.1f} (in hindsight {self.hindsight:4.1f})",
+            flush=True,
+        )
+        RESULTS["facts"] |= {f"{what}_{name}_{self.share:g}": getattr(self, what) for what in self._fields[1:]}
+
+
+def judge(rows: dict[str, list[Row]], realtime: bool) -> None:
+    """Compare the worst deadline of each load with its goal."""
     if realtime:
-        verdict(f"deadlines_realtime_in_time_{key}", kept, 0.999, least=True)
-    elif name.startswith("quiet"):
-        verdict(f"deadlines_in_time_{key}", kept, QUIET, least=True)
-        verdict(f"deadlines_depth_{key}", mean / max(best, 1e-9), EARLY_DEPTH if share < 0.5 else DEPTH, least=True)
-    elif possible >= 0.97:
-        verdict(f"deadlines_in_time_{key}", kept, BUSY, least=True)
-        verdict(f"deadlines_depth_{key}", mean / max(best, 1e-9), BUSY_DEPTH, least=True)
+        verdict("deadlines_realtime", min(row.in_time for found in rows.values() for row in found), 0.999, least=True)
+        return
+    if quiet := rows.get("quiet"):
+        verdict("deadlines_quiet", min(row.in_time for row in quiet), 0.99, least=True)
+        verdict("deadlines_quiet_depth", min(row.depth for row in quiet if row.share >= 0.5), 0.85, least=True)
+        verdict("deadlines_quiet_depth_early", min(row.depth for row in quiet if row.share < 0.5), 0.5, least=True)
+    if busy := [row for row in rows.get("busy", []) if row.possible >= 0.97]:
+        verdict("deadlines_busy", min(row.in_time for row in busy), 0.95, least=True)
+        verdict("deadlines_busy_depth", min(row.depth for row in busy), 0.45, least=True)
 
 
 if __name__ == "__main__":

@@ -62,7 +62,8 @@ MEASUREMENTS = {
     "export_backends": benchmark("export_backends", EXPORT, "resann-9-16 20"),
     "export_int8": benchmark("export_int8", EXPORT, f"runs/{NETWORKS[0]} {{data}}"),
     "import_time": benchmark("import_time", [f"{SRC}/__init__.py"]),
-    "deadlines": benchmark("deadlines", INFERENCE),
+    "deadlines": benchmark("deadlines", INFERENCE, "--frames 300"),
+    "deadlines_realtime": benchmark("deadlines", INFERENCE, "--frames 300 --only busy --realtime"),
     "start_stop": benchmark("start_stop", INFERENCE),
     "early_exit": benchmark("early_exit", INFERENCE, "runs/cifar10-resann-5-16"),
     "early_exit_small": benchmark("early_exit", INFERENCE, f"runs/{NETWORKS[0]} {{data}}"),
@@ -171,25 +172,18 @@ ROWS = [
 ]  # fmt: skip
 """Of the table of PERFORMANCE.md: record, figure, verdict, what is compared."""
 
-DEADLINES = [
-    ("wrong or missing answers", "deadlines_valid", lambda f: f"{f['wrong']:.0f} of 10,000", lambda _: "0"),
-    ("refused although the first exit, run right after, was fast enough", "deadlines_refused_wrongly", lambda f: f"{f['refused_wrongly']:.0f} of {f['refused']:.0f}", lambda _: "5%"),
-    ("overrun, median (negative: before the deadline)", "deadlines_p50_ms", lambda f: f"{f['overrun_p50_ms']:.2f} ms", lambda _: "0 ms"),
-    ("overrun, 99 %; the limit is the longest stage and 5 ms", "deadlines_p99_over_stage_plus_5ms", lambda f: f"{f['overrun_p99_ms']:.2f} ms", lambda f: f"{f['longest_stage_ms'] + 5:.2f} ms"),
-    ("overrun, largest", None, lambda f: f"{f['overrun_largest_ms']:.1f} ms", None),
-    ("the deepest exit that fits or the one before, at the pace of that very prediction", "deadlines_deepest_at_its_pace", None, None),
-    ("the same by the profile's medians", "deadlines_deepest_by_profile", None, None),
-]  # fmt: skip
-"""Of the second table of PERFORMANCE.md: what, its verdict, how its facts and its limit are shown."""
-
 GOALS = {
     "boundaries_1_1": "batch 1: ONNX Runtime stage by stage / one ONNX graph of all exits",
     "last_1_32": "batch 32: ONNX Runtime to the last exit / PyTorch",
     "early_exit_time": "time with half of the MACs on average: samples leaving early / all to the last exit",
     "eann_parallel_two": "time to the last answer: two workers of one thread / one network after the other on two threads",
     "eann_parallel_ray_two": "the same with Ray actors",
-    "deadlines_p99_over_stage_plus_5ms": "overrun, 99 % / the longest stage and 5 ms",
-    "deadlines_deepest_by_profile": "share of predictions from the deepest exit that fits by the profile's medians, or the one before",
+    "deadlines_quiet": "`predict` on a quiet machine: share of answers in time by the caller's clock, at the worst of the deadlines",
+    "deadlines_quiet_depth": "the same: mean exit / mean exit in hindsight, from half of the full time on",
+    "deadlines_quiet_depth_early": "the same: at a quarter of the full time",
+    "deadlines_busy": "`predict` beside a busy process per core: share of answers in time, where 97 % were possible",
+    "deadlines_busy_depth": "the same: mean exit / mean exit in hindsight",
+    "deadlines_realtime": "`predict` within `anytime.realtime()` beside a busy process per core: share of answers in time",
     "extras_first-order": "training step: `first-order` / AdaLoss",
     "serving_ready_0.5x": "share of answers ready in time by the engine's own clock, at half of the load of full depth",
     "serving_http_overhead_p50_ms": "ms that HTTP adds, median",

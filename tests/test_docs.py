@@ -227,7 +227,7 @@ def test_what_trains_every_measured_network_is_known(measuring):
 
 def test_a_figure_that_drifts_is_put_right(figures):
     text = (ROOT / "docs/PERFORMANCE.md").read_text()
-    drifted = re.sub(r"(<!--deadlines_p99-->)\S+", r"\g<1>0.5<!---->", text, count=1)
+    drifted = re.sub(r"(<!--deadlines_full-->)\S+", r"\g<1>0.5<!---->", text, count=1)
     assert figures.fill(re.sub(r"<!---->\S*<!---->", "<!---->", drifted)) == text
     with pytest.raises(SystemExit, match="knows no such figure"):
         figures.fill("<!--nonsense-->1<!---->")
