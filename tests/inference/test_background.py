@@ -61,6 +61,20 @@ def test_a_prediction_runs_in_the_background(backend):
 
 
 @every_backend
+def test_a_result_can_wait_for_the_first_exit(backend):
+    net, gates = gated(backend)
+    with anytime.start(net, ZERO) as background:
+        gates.until_begun()
+        opening = threading.Timer(0.05, gates.open, [1])
+        opening.start()
+        assert background.result(timeout=0, wait_for_first=True).exit == 0
+        gates.open(5)
+        assert background.result().complete
+    with pytest.raises(anytime.UnfinishedError):
+        anytime.start(net, ZERO, deadline=0).result(timeout=0, wait_for_first=True)
+
+
+@every_backend
 def test_a_stopped_prediction_keeps_what_it_had(backend):
     net, gates = gated(backend)
     background = anytime.start(net, ZERO)

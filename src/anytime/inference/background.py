@@ -34,7 +34,7 @@ class BackgroundPrediction:
         clock: Clock,
         tell: Callable[[Prediction | None], object] | None = None,
     ) -> None:
-        self._halt = threading.Event()
+        self._halt, self._first = threading.Event(), threading.Event()
         self._latest: Prediction | None = None
         self._error: BaseException | None = None
         limits = replace(limits, stop=_AnyOf(self._halt, limits.stop))
@@ -55,11 +55,13 @@ class BackgroundPrediction:
         try:
             with torch.inference_mode(), autocast:
                 for self._latest in answers(net, x, limits, clock, every=True):
+                    self._first.set()
                     if tell:
                         tell(self._latest)
         except BaseException as error:
             self._error = error
         finally:
+            self._first.set()
             if tell:
                 tell(None)
 
@@ -77,11 +79,18 @@ class BackgroundPrediction:
             return replace(best, stopped_by="stop")  # the stop came after this prediction
         return best
 
-    def result(self, timeout: float | None = None) -> Prediction:
-        """Wait at most ``timeout`` seconds and return the best prediction. Raises ``UnfinishedError`` if none."""
+    def result(self, timeout: float | None = None, *, wait_for_first: bool = False) -> Prediction:
+        """Wait at most ``timeout`` seconds and return the best prediction. Raises ``UnfinishedError`` if none.
+
+        Args:
+            timeout: seconds from now; None waits for the end.
+            wait_for_first: if there is no prediction yet after that, wait for the first exit's instead of raising.
+        """
         if timeout is not None and timeout != timeout:
             raise AnytimeError(f"timeout={timeout} must be a number")
         self._wait(None if timeout is None else min(timeout, threading.TIMEOUT_MAX))
+        if wait_for_first:
+            self._first.wait()
         best = self.latest()
         if best is None:
             raise self._error or UnfinishedError("timeout", timeout or 0.0)
