@@ -39,7 +39,7 @@ class Replica:
         """What the router goes by."""
         load = self.engine.load()
         one = load["slow_down"] * self.engine.times.stages[0].at(1)
-        return {"first_exit_seconds": load["slow_down"] * load["first_exit_seconds"], "seconds_each": one}
+        return {"first_exit_seconds": load["first_exit_seconds"], "seconds_each": one}
 
     def __del__(self) -> None:
         engine = getattr(self, "engine", None)
