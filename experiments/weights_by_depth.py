@@ -20,6 +20,8 @@ SCHEMES = {"const": "CONST", "half-end": "Half-End", "linear": "LINEAR", "adalos
 DATA, DATA_NAME = "cifar100", "CIFAR-100, no crops"
 FIGURE = "Fig. 2a"
 OF_OPT = Measure("% of OPT's loss", digits=0)
+LEAST = 0.01
+"""Increases below 1 % count as 1 %: there, ratios say nothing."""
 EVEN = 1.0
 """Doublings: the paper's even increases are within a factor of 2 of each other."""
 MODEL = {"paper": "resann-5-16", "laptop": MODELS[DATA]}
@@ -68,7 +70,7 @@ def _claims(found: dict[str, dict[int, list[float]]], depths: tuple[int, ...], w
     """The increase of AdaLoss is even if the largest, over the depths, is at most twice the smallest."""
     const, half_end, adaloss = (found.get(label, {}) for label in ("CONST", "Half-End", "AdaLoss"))
     both, ends = sorted(const.keys() & adaloss.keys()), sorted(const.keys() & half_end.keys())
-    uneven = [math.log2(max(row) / min(row)) if min(row) > 0 else math.inf for row in adaloss.values()]
+    uneven = [math.log2(max(*row, LEAST) / max(min(row), LEAST)) for row in adaloss.values()]
     times = Measure("doublings from the smallest to the largest increase", 1, 1)
     made = [judge(FIGURE, "AdaLoss's increases are even over depth", "plot", where, uneven, times, below=EVEN)]
     for i in (len(depths) - 1, len(depths) - 2):
