@@ -50,7 +50,8 @@ class Objective(nn.Module):
     def forward(self, x: Any, labels: Tensor) -> Outcome:
         """Compute the exits."""
         exits = self.exits
-        self.scheme.restrict(self.net.trained_exits())
+        if self.training and self.scheme.exits == self.net.exits:
+            self.scheme.restrict(self.net.trained_exits())
         with watching(self.scheme, self.net):
             logits = self.net(x, exits)
             losses = torch.stack([self.loss(each, labels) for each in logits])

@@ -59,7 +59,7 @@ class Objective:
         only = getattr(scheme, "only", None)
         self.only: list[int] | None = None if only is None else sorted(net.exit_indices(only))
         self.where = None if self.only is None else torch.tensor(self.only, device=device)
-        if isinstance(scheme, WeightScheme):
+        if isinstance(scheme, WeightScheme) and scheme.exits == net.exits * self.tasks:  # else the first call tells
             scheme.restrict([trained for trained in net.trained_exits() for _ in range(self.tasks)])
         self.distill = distill
         if distill and (self.tasks > 1 or self.only is not None):
