@@ -96,7 +96,13 @@ class AnytimeNetwork(nn.Module):
     """Height and width of the images that the architecture was made for; most take others too."""
 
     chained: bool = True
-    """Whether each stage takes what the stage before it returned; the networks of an ensemble each take the input."""
+    """Whether each stage takes what the stage before it returned; an ensemble's networks each take the input."""
+
+    keeps_features: bool = False
+    """Whether heads alone are trained, on features that do not change: see ``ConvertedNetwork.features``."""
+
+    answers_together: bool = False
+    """Whether an exit answers with what the exits before it say too."""
 
     joins_stages: bool = False
     """Whether stages run as one where no exit between them is wanted: ``steps(x, only)`` is then faster than a walk."""
@@ -177,20 +183,6 @@ class AnytimeNetwork(nn.Module):
         """The units as a training runs them: where modules wrap others, those inside, which take an exit's features."""
         return self.units
 
-    def trained_exits(self) -> list[bool]:
-        """For each exit, whether its answer depends on parameters that are trained: in a frozen network not all do."""
-        found, trained = [], False
-        for stage, head in self.trained_units:
-            trained = trained or _trains(stage)
-            if head is not None:
-                found.append(trained or _trains(head))
-        return found
-
-    @property
-    def keeps_features(self) -> bool:
-        """Whether heads alone are trained, on features that do not change: see ``ConvertedNetwork.features``."""
-        return False
-
     def walk(self, x: Any) -> Generator[ReachedExit | None, Tensor | None, None]:
         """Run one stage at a time and yield the exit after it; its head is evaluated when the exit is called.
 
@@ -264,16 +256,11 @@ class AnytimeNetwork(nn.Module):
         return list(range(self.exits))
 
     def run_stage(self, stage: int, state: Any) -> Any:
-        """Run one stage of a walk that may pause, be joined by others and be divided between any two stages.
-
-        Args:
-            stage: its number; 0 is the first.
-            state: what ``run_stage`` returned for the stage before; for stage 0 the network's input. It may be changed.
-        """
+        """Run one stage, on the input or on what the stage before returned, in a walk that may pause and divide."""
         return self.stages[stage](state)
 
     def exit_after(self, stage: int, state: Any) -> ReachedExit | None:
-        """The exit that ``walk`` yields after a stage, given the state that ``run_stage`` returned."""
+        """The exit that ``walk`` yields after a stage, given what ``run_stage`` returned."""
         return ReachedExit(self.heads[stage], state)
 
     def exit_indices(self, only: Iterable[int] | None) -> frozenset[int]:
@@ -293,10 +280,6 @@ class AnytimeNetwork(nn.Module):
 def name_of(config: Mapping[str, Any] | None) -> str | None:
     """The name of the network that a configuration describes, with its rule: resann-1-8 + boosting."""
     return f"{name_of(c['network'])} + {c['rule']}" if "network" in (c := config or {}) else c.get("model")
-
-
-def _trains(module: nn.Module) -> bool:
-    return any(parameter.requires_grad for parameter in module.parameters())
 
 
 def weights_device(net: nn.Module) -> torch.device:

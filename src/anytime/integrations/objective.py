@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from anytime.network import AnytimeNetwork
 from anytime.weights import WeightScheme, create_scheme
 from anytime.weights.first_order import watching
+from anytime.weights.trained import trained_exits
 
 IGNORED = -100
 """Labels with this value count neither in the loss nor in the metrics, as in PyTorch and Hugging Face."""
@@ -51,7 +52,7 @@ class Objective(nn.Module):
         """Compute the exits."""
         exits = self.exits
         if self.training and self.scheme.exits == self.net.exits:
-            self.scheme.restrict(self.net.trained_exits())
+            self.scheme.restrict(trained_exits(self.net))
         with watching(self.scheme, self.net):
             logits = self.net(x, exits)
             losses = torch.stack([self.loss(each, labels) for each in logits])

@@ -15,6 +15,7 @@ from anytime.metrics import error, metric_for
 from anytime.network import AnytimeNetwork
 from anytime.training.distillation import distilled
 from anytime.weights.scheme import WeightScheme
+from anytime.weights.trained import trained_exits
 
 
 class Outcome(NamedTuple):
@@ -60,7 +61,7 @@ class Objective:
         self.only: list[int] | None = None if only is None else sorted(net.exit_indices(only))
         self.where = None if self.only is None else torch.tensor(self.only, device=device)
         if isinstance(scheme, WeightScheme) and scheme.exits == net.exits * self.tasks:  # else the first call tells
-            scheme.restrict([trained for trained in net.trained_exits() for _ in range(self.tasks)])
+            scheme.restrict([trained for trained in trained_exits(net) for _ in range(self.tasks)])
         self.distill = distill
         if distill and (self.tasks > 1 or self.only is not None):
             raise AnytimeError(f"distill={distill}: only for one task, with all exits trained")
