@@ -157,8 +157,7 @@ class AnytimeNetwork(nn.Module):
 
         Args:
             x: the input, as for ``forward``.
-            only: the exits wanted, e.g. ``[2, 8]`` or ``[-1]``; the heads of the others do not run, nor any
-                stage past the last of them. Default: all.
+            only: the exits wanted, e.g. ``[-1]``; no other head runs, nor any stage past the last. Default: all.
         """
         return self._steps(x, self.exit_indices(only))
 
