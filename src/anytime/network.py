@@ -95,6 +95,12 @@ class Network(nn.Module, ABC):
     chained: bool = True
     """Whether each stage takes what the stage before it returned; the networks of an ensemble each take the input."""
 
+    keeps_features: bool = False
+    """Whether heads alone are trained, on features that do not change: see ``ConvertedNetwork.features``."""
+
+    answers_together: bool = False
+    """Whether an exit answers with what the exits before it say too."""
+
     joins_stages: bool = False
     """Whether stages run as one where no exit between them is wanted: ``steps(x, only)`` is then faster than a walk."""
 
@@ -125,20 +131,6 @@ class Network(nn.Module, ABC):
     def trained_units(self) -> "list[tuple[nn.Module, nn.Module | None]]":
         """The units as a training runs them: where modules wrap others, those inside, which take an exit's features."""
         return self.units
-
-    def trained_exits(self) -> list[bool]:
-        """For each exit, whether its answer depends on parameters that are trained: in a frozen network not all do."""
-        found, trained = [], False
-        for stage, head in self.trained_units:
-            trained = trained or _trains(stage)
-            if head is not None:
-                found.append(trained or _trains(head))
-        return found
-
-    @property
-    def keeps_features(self) -> bool:
-        """Whether heads alone are trained, on features that do not change: see ``ConvertedNetwork.features``."""
-        return False
 
     def take(self, state: Any, rows: Tensor) -> Any:
         """The state of some samples of the batch: those rows of every tensor in it."""
@@ -349,10 +341,6 @@ def name_of(config: Mapping[str, Any] | None) -> str | None:
         return known.get("model")
     more = f"+ {known['rule']}" if "rule" in known else f"with {len(known['exits'])} exits"
     return f"{name_of(known['network'])} {more}"
-
-
-def _trains(module: nn.Module) -> bool:
-    return any(parameter.requires_grad for parameter in module.parameters())
 
 
 def weights_device(net: nn.Module) -> torch.device:

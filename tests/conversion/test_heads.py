@@ -223,6 +223,14 @@ def test_moments_are_means_and_deviations_of_the_cells(dims, seed, offset):
         assert torch.allclose(found[:, 3:][(..., *place)], deviation, atol=1e-3)
 
 
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.integers(1, 9), min_size=2, max_size=2))
+def test_cells_of_uneven_maps_are_those_of_adaptive_pooling(size):
+    x = torch.randn(2, 3, *size)
+    found = Moments((2, 2))(x)[:, :3].unflatten(2, (2, 2))
+    assert torch.allclose(found, F.adaptive_avg_pool2d(x, 2), atol=1e-5)
+
+
 @pytest.mark.parametrize("x", [torch.zeros(1, 3, 8, 8), torch.ones(1, 3, 1, 1), 1e4 + torch.randn(1, 3, 5, 7)])
 def test_one_sample_of_any_size_gives_finite_gradients(x):
     head = MomentsHead(3, 4).train()

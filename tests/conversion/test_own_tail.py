@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import anytime
+from anytime.weights.trained import trained_exits
 
 BLOCKS = 4
 IMAGE = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
@@ -132,12 +133,12 @@ def test_the_parameters_are_the_models_own_and_are_trained_with_it():
     model, x = residual(), torch.randn(4, 6)
     net = anytime.convert(model, x, exits=["1", "2"], head="own").train()
     assert [id(p) for p in net.parameters()] == [id(p) for p in model.parameters()]
-    assert net.trained_exits() == [True] * 3
+    assert trained_exits(net) == [True] * 3
     net(x)[0].sum().backward()
     assert model[-1].weight.grad is not None
     assert model[4].fc.weight.grad is None, "blocks after the exit have no part in it"
     frozen = net.freeze(train=[str(len(model) - 1)])
-    assert frozen.trained_exits() == [True] * 3
+    assert trained_exits(frozen) == [True] * 3
     assert anytime.costs(net, x[:1]).macs[0] < anytime.costs(net, x[:1]).macs[-1]
 
 

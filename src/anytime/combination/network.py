@@ -2,8 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from inspect import signature
-from itertools import accumulate, chain
-from operator import or_
+from itertools import chain
 from typing import Any
 
 from torch import Tensor, nn
@@ -84,6 +83,8 @@ class CombinedNetwork(Network):
         rule: how.
     """
 
+    answers_together = True
+
     def __init__(self, net: Network, rule: Rule) -> None:
         super().__init__()
         units = net.units
@@ -123,11 +124,6 @@ class CombinedNetwork(Network):
     def trained_units(self) -> list[tuple[nn.Module, nn.Module | None]]:
         """Those of the network."""
         return self.net.trained_units
-
-    def trained_exits(self) -> list[bool]:
-        """An exit answers with what those before it say too."""
-        own = any(parameter.requires_grad for parameter in self.rule.parameters())
-        return list(accumulate(self.net.trained_exits(), or_, initial=own))[1:]
 
     @property
     def stages(self) -> list[nn.Module]:

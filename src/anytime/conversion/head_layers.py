@@ -8,7 +8,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 _CELLS = ((4,), (2, 2), (2, 2, 2))
-_POOLS = (F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_avg_pool3d)
 
 
 class PooledHead(nn.Module):
@@ -45,12 +44,20 @@ class Moments(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """The moments."""
         x = x.movedim(self.channel_dim, 1)
-        pool: Any = _POOLS[len(self.cells) - 1]
         center = x.mean(tuple(range(2, x.ndim)), keepdim=True)  # of numbers far from 0 the squares would be rounded
         x = x - center
-        mean = pool(x, self.cells)
-        variance = pool(x.square(), self.cells) - mean.square()
+        mean = _averages(x, self.cells)
+        variance = _averages(x.square(), self.cells) - mean.square()
         return torch.cat([(mean + center).flatten(2), (F.relu(variance) + 1e-5).sqrt().flatten(2)], 1)
+
+
+def _averages(x: Tensor, cells: tuple[int, ...]) -> Tensor:
+    """The mean of each cell, as adaptive pooling has it; by slices, which every backend has for maps of any size."""
+    for dim, count in reversed(list(enumerate(cells, start=2))):
+        size = x.shape[dim]
+        bounds = [(i * size // count, -(-(i + 1) * size // count)) for i in range(count)]
+        x = torch.cat([x.narrow(dim, start, end - start).mean(dim, keepdim=True) for start, end in bounds], dim)
+    return x
 
 
 class TokenPool(nn.Module):

@@ -138,7 +138,7 @@ class ConvertedNetwork(AnytimeNetwork):
         return self
 
     @property
-    def keeps_features(self) -> bool:
+    def keeps_features(self) -> bool:  # type: ignore[override]
         """Whether the model is frozen, so that the heads alone are trained, on features that do not change."""
         return self.trunk.frozen and not any(p.requires_grad for p in self.trunk.parameters())
 

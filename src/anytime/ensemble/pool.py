@@ -141,10 +141,15 @@ class TeamPrediction(BackgroundPrediction):
             return best
         return replace(best, stopped_by="stop" if self._stopped else "lost")
 
-    def result(self, timeout: float | None = None) -> Prediction:
-        """Wait at most ``timeout`` seconds and return the best prediction. Raises ``UnfinishedError`` if none."""
+    def result(self, timeout: float | None = None, *, wait_for_first: bool = False) -> Prediction:
+        """Wait at most ``timeout`` seconds and return the best prediction. Raises ``UnfinishedError`` if none.
+
+        Args:
+            timeout: seconds from now; None waits for the end.
+            wait_for_first: if there is no prediction yet after that, wait for the first one instead of raising.
+        """
         try:
-            return super().result(timeout)
+            return super().result(timeout, wait_for_first=wait_for_first)
         except UnfinishedError:
             if self._stopped and self.done:
                 raise UnfinishedError("stop", time.perf_counter() - self._begun) from None
@@ -168,6 +173,10 @@ class TeamPrediction(BackgroundPrediction):
         check_process(self._process)
         with self._changed:
             self._changed.wait_for(lambda: self.done or (self._latest and self._latest.complete), timeout)
+
+    def _wait_for_first(self) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self.done or self._latest)
 
     def stop(self) -> None:
         """End it; its workers are free for the next prediction within one stage. Does nothing in a forked child."""

@@ -90,7 +90,7 @@ class BackgroundPrediction:
             raise AnytimeError(f"timeout={timeout} must be a number")
         self._wait(None if timeout is None else min(timeout, threading.TIMEOUT_MAX))
         if wait_for_first:
-            self._first.wait()
+            self._wait_for_first()
         best = self.latest()
         if best is None:
             raise self._error or UnfinishedError("timeout", timeout or 0.0)
@@ -98,6 +98,9 @@ class BackgroundPrediction:
 
     def _wait(self, timeout: float | None) -> None:
         self._thread.join(timeout)
+
+    def _wait_for_first(self) -> None:
+        self._first.wait()
 
     def stop(self) -> None:
         """Stop, and wait until the stage that is running has ended."""

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from anytime.network import Network
 from anytime.weights import WeightScheme, create_scheme
 from anytime.weights.first_order import watching
+from anytime.weights.trained import trained_exits
 
 IGNORED = -100
 """Labels with this value count neither in the loss nor in the metrics, as in PyTorch and Hugging Face."""
@@ -50,7 +51,8 @@ class Objective(nn.Module):
     def forward(self, x: Any, labels: Tensor) -> Outcome:
         """Compute the exits."""
         exits = self.exits
-        self.scheme.restrict(self.net.trained_exits())
+        if self.training and self.scheme.exits == self.net.exits:
+            self.scheme.restrict(trained_exits(self.net))
         with watching(self.scheme, self.net):
             logits = self.net(x, exits)
             losses = torch.stack([self.loss(each, labels) for each in logits])

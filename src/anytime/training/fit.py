@@ -23,6 +23,7 @@ from anytime.training.recipe import Recipe, recipe_with
 from anytime.training.run_folder import RunFolder
 from anytime.weights import TaskWeights, create_scheme
 from anytime.weights.first_order import watchers, watching
+from anytime.weights.trained import trained_exits
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,7 @@ def fit(
     if not isinstance(output, str | os.PathLike | None):
         raise AnytimeError(f"output={output!r} must be a folder, as a string or a path")
     check_number("checkpoint_seconds", checkpoint_seconds)
-    if not any(net.trained_exits()):
+    if not any(trained_exits(net)):
         raise AnytimeError(
             "no parameter of this network is trained: its weights are frozen and its heads have none; "
             "net.requires_grad_() trains everything"

@@ -14,6 +14,7 @@ from anytime.losses import Function, MultiTask, by_exit, check_function, stacked
 from anytime.metrics import metric_for
 from anytime.network import Network
 from anytime.weights.scheme import WeightScheme
+from anytime.weights.trained import trained_exits
 
 
 class Outcome(NamedTuple):
@@ -56,8 +57,8 @@ class Objective:
         only = getattr(scheme, "only", None)
         self.only: list[int] | None = None if only is None else sorted(net.exit_indices(only))
         self.where = None if self.only is None else torch.tensor(self.only, device=device)
-        if isinstance(scheme, WeightScheme):
-            scheme.restrict([trained for trained in net.trained_exits() for _ in range(self.tasks)])
+        if isinstance(scheme, WeightScheme) and scheme.exits == net.exits * self.tasks:  # else the first call tells
+            scheme.restrict([trained for trained in trained_exits(net) for _ in range(self.tasks)])
 
     def __call__(self, outputs: Sequence[Any], targets: Any, share: float = 1.0) -> Outcome:
         """Compute everything from the outputs of the exits that are trained.

@@ -54,7 +54,7 @@ class WeightScheme(nn.Module):
         """Weigh only losses that depend on trained parameters: the others have weight 0 and influence nothing.
 
         Args:
-            trained: for each loss, whether it depends on trained parameters, as ``net.trained_exits()`` says for each
+            trained: for each loss, whether it depends on trained parameters, as ``trained_exits(net)`` says for each
                 exit; None or all of them: weigh all.
 
         Examples:
