@@ -40,7 +40,7 @@ def select_exits(
         seconds: to each exit for one sample. Default: measured now.
 
     Examples:
-        >>> import anytime
+        >>> import anytime, torch
         >>> data = anytime.load_data("digits")
         >>> net = anytime.create_model("resann-2-8", in_channels=1).eval()
         >>> few = anytime.select_exits(net, data.batches(data.validation), exits=3)
