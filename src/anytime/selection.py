@@ -140,6 +140,7 @@ class SelectedNetwork(Network):
         units = net.units
         # In a tuple, so that they are not submodules a second time.
         self._units = tuple((_Stages(units[i][0] for i in stages), units[stages[-1]][1]) for stages in self._ranges)
+        self.train(net.training)
 
     @property
     def stage_exits(self) -> list[int | None]:

@@ -69,6 +69,7 @@ def test_a_demo_that_is_stopped_says_how_to_go_on(tmp_path, environment):
 
 COMPUTE = {
     "train", "train-ensemble", "evaluate", "calibrate", "combine", "convert", "predict", "profile", "export", "demo",
+    "select-exits",
 }  # fmt: skip
 
 

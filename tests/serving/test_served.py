@@ -84,6 +84,7 @@ def test_who_hangs_up_while_a_model_is_loaded_leaves_no_engine_behind(folder):
 def test_a_server_is_ready_as_long_as_all_of_its_engines_have_workers(folder):
     models = {name: Served(name, folder, partial(Counted, folder)) for name in ("a", "b")}
     service = Service(models, Limits())
+    service.ready = True  # as when it has warmed up
 
     def status(**path):
         try:

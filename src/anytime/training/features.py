@@ -49,7 +49,7 @@ class Column:
 
     def _write(self, rows: Tensor) -> None:
         assert self.file is not None
-        rows.contiguous().reshape(-1).view(torch.uint8).numpy().tofile(self.file)
+        rows.reshape(-1).clone(memory_format=torch.contiguous_format).view(torch.uint8).numpy().tofile(self.file)
 
     def seal(self) -> Tensor:
         """All rows as one tensor; a file is mapped into memory and removed, so that nothing is left behind."""
