@@ -13,7 +13,7 @@ def untrained_layers(model: nn.Module) -> list[str]:
     """The names of frozen layers with torch's initial weights: uniform within a bound, or batch norm without a batch.
 
     Examples:
-        >>> untrained_layers(nn.Sequential(nn.Linear(16, 16), nn.BatchNorm2d(8)))
+        >>> untrained_layers(nn.Sequential(nn.Linear(16, 16), nn.BatchNorm2d(8)).requires_grad_(False))
         ['0', '1']
     """
     return [name for name, module in model.named_modules() if _frozen(module) and _initial(module)]
