@@ -28,7 +28,7 @@ def models(tmp_path, monkeypatch):
 
 def test_a_model_of_ones_own_is_loaded_if_it_is_trusted(tmp_path, monkeypatch):
     net = build_converted(HERE, (1, 8, 8), ["1"], {"num_classes": 3}, trust=True).eval()
-    net.heads[0].head.fc.weight.data.normal_()
+    net.heads[0].head.classify[-1].weight.data.normal_()
     anytime.save(net, tmp_path / "model")
     x = torch.randn(4, 1, 8, 8)
     with pytest.raises(anytime.AnytimeError, match=r"conversion_models:blocks, which may be any code .* trust=True"):

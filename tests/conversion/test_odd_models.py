@@ -193,12 +193,12 @@ def test_heads_read_the_channels():
         nn.AdaptiveAvgPool1d(1), nn.Flatten(), nn.Linear(8, 5),
     )  # fmt: skip
     net = agrees(conv, torch.randn(2, 1, 40), exits=2)
-    assert net.heads[0].head.bn.num_features == 8
+    assert net.heads[0].head.classify[0].num_features == 2 * 8
     wide = nn.Sequential(
         *(nn.Conv2d(3 if i == 0 else 16, 16, 3, padding=1) for i in range(4)), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
         nn.Linear(16, 5),
     )  # fmt: skip
-    assert agrees(wide, torch.randn(2, 3, 16, 24), exits=2).heads[0].head.bn.num_features == 16
+    assert agrees(wide, torch.randn(2, 3, 16, 24), exits=2).heads[0].head.classify[0].num_features == 2 * 16
 
 
 def test_examples_and_exits_of_other_kinds():

@@ -219,3 +219,23 @@ def test_padded_texts_of_different_lengths_are_kept():
     batches = [(torch.randint(20, (5, length)), torch.randint(2, (5,))) for length in (4, 6, 9)]
     result = fit(net, batches)
     assert len(result.history) == 2
+
+
+def test_annealing_lasts_as_long_as_the_steps_on_kept_features(tmp_path):
+    """And a run that is resumed by the same scheme is the same run."""
+    balance = anytime.weights.AnnealedAdaLoss(3)
+    fit(network(), loader(), scheme=balance)
+    assert balance.steps == balance.calls == 40
+    steps = []
+
+    def interrupt(step):
+        steps.append(step)
+        if len(steps) == 7:
+            raise Stop
+
+    whole, resumed = network(), network()
+    fit(whole, loader(), scheme="annealed")
+    with pytest.raises(Stop):
+        fit(network(), loader(), scheme=balance, output=tmp_path, on_step=interrupt, checkpoint_seconds=0)
+    fit(resumed, loader(), scheme=balance, output=tmp_path, resume=True)
+    assert same(whole, resumed)

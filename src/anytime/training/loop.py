@@ -62,6 +62,8 @@ class Training:
         self.device = next(self.net.parameters()).device
         self.check()
         self.source = self.epochs()
+        # Before the facts are noted, which show the scheme. Kept features are counted when they are computed.
+        self.tell_scheme(0 if isinstance(self.source, KeptEpochs) else self.source.steps)
         options = (self.recipe.label_smoothing, self.device)
         self.objective = Objective(self.net, self.scheme, self.loss, self.metric, *options)
         self.only = self.objective.only
@@ -114,7 +116,11 @@ class Training:
         """Compute what an epoch needs; then it is known how many steps it has."""
         if isinstance(self.source, KeptEpochs):
             self.source.prepare(show)
-        steps = self.guard.steps = self.source.steps
+            self.guard.steps = self.source.steps
+            self.tell_scheme(self.source.steps)
+
+    def tell_scheme(self, steps: int | None) -> None:
+        """Tell the scheme how many calls the training has, if it must know."""
         if isinstance(self.scheme, nn.Module):
             set_steps(self.scheme, steps and steps * self.recipe.epochs * self.accumulate)
 
