@@ -123,6 +123,15 @@ def test_the_last_five_thousand_of_cifar_are_held_out():
 
 
 @pytest.mark.slow
+def test_the_two_parts_of_cifar_are_the_official_training_set():
+    data = anytime.load_data([images.real("cifar10-30k"), images.real("cifar10-rest-20k")], show=False)
+    assert (len(data.train), len(data.validation), len(data.test)) == (45_000, 5_000, 10_000)
+    every = torch.cat([data.train.labels, data.validation.labels])
+    assert every.bincount().tolist() == [5_000] * 10
+    assert data.validation.labels.bincount().min() > 450, "balanced enough to choose by"
+
+
+@pytest.mark.slow
 def test_the_held_out_pixels_of_cifar_are_those_of_the_last_rows():
     data = anytime.load_data(images.real("cifar10-30k"), show=False)
     assert (len(data.train), len(data.validation), len(data.test)) == (25_000, 5_000, 10_000)
