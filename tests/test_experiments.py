@@ -150,6 +150,7 @@ def made_up(run, error=lambda _: 0.5):
         "macs": cost.macs,
         "head_macs": cost.heads,
         "weights": [1.0] * len(errors),
+        "epochs": {"losses": [errors] * 3, "weights": [[1.0] * len(errors)] * 3},
         **dict.fromkeys(("train", "validation", "test", "ensemble", "stacking"), measured),
     }
 

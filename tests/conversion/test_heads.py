@@ -205,7 +205,7 @@ def test_heads_by_name(model, x, kind, head):
 
 def test_unknown_heads_are_refused():
     for head in ("tanh", 3, None):
-        with pytest.raises(anytime.AnytimeError, match="'linear', 'mlp', or a function"):
+        with pytest.raises(anytime.AnytimeError, match="'linear', 'mlp', 'own', or a function"):
             anytime.convert(maps(), IMAGE, exits=2, head=head)
 
 

@@ -46,15 +46,17 @@ TRANSFORMERS = {
     "DeiT": ("ForImageClassification", "num_hidden_layers", {**PICTURE, **WIDE}, IMAGE),
     "Dinov2": ("ForImageClassification", "num_hidden_layers", {**PICTURE, **WIDE}, IMAGE),
 }
+MIXERS = {"ResBlock": {"mlp_ratio": 4}, "SpatialGatingBlock": {"mlp_ratio": 6}}
 TIMM = {
     "vit_tiny_patch16_224": ("depth", {**NARROW, "patch_size": 8}),
     "deit3_small_patch16_224": ("depth", {**NARROW, "patch_size": 8}),
     "beit_base_patch16_224": ("depth", {**NARROW, "patch_size": 8}),
     "eva02_tiny_patch14_224": ("depth", {**NARROW, "patch_size": 8}),
-    "mixer_s16_224": ("num_blocks", MIXER),
-    "resmlp_12_224": ("num_blocks", MIXER),
-    "gmlp_ti16_224": ("num_blocks", MIXER),
+    "MixerBlock": ("num_blocks", MIXER),
+    "ResBlock": ("num_blocks", MIXER),
+    "SpatialGatingBlock": ("num_blocks", MIXER),
 }
+"""Models by their names; mixers, ResMLPs and gMLPs, whose sizes the models fix, by their kind of block."""
 
 
 def build(library, name, blocks):
@@ -62,6 +64,14 @@ def build(library, name, blocks):
     torch.manual_seed(0)
     if library == "timm":
         count, options = TIMM[name]
+        if options is MIXER:
+            public.timm()
+            from timm.layers import GatedMlp
+            from timm.models import mlp_mixer
+
+            gated = {"mlp_layer": GatedMlp} if name == "SpatialGatingBlock" else {}
+            kind = {"num_blocks": blocks, "block_layer": vars(mlp_mixer)[name], **MIXERS.get(name, {}), **gated}
+            return mlp_mixer.MlpMixer(**options, **kind).eval(), IMAGE
         return public.timm().create_model(name, **options, **{count: blocks}).eval(), IMAGE
     import transformers
 
@@ -158,5 +168,3 @@ def test_copies_and_batches_of_other_sizes_answer_the_same():
 def test_where_the_tail_does_not_fit_is_said():
     with pytest.raises(anytime.AnytimeError, match=r"takes the features of its last block only; use head='mlp'"):
         anytime.convert(Blocks(), torch.randn(2, 6), exits=2, head="own")
-    with pytest.raises(anytime.AnytimeError, match=r"does not take the features after 0; it takes those after 1, 2"):
-        anytime.convert(residual(), torch.randn(2, 6), exits=["0"], head="own")

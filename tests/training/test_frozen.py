@@ -233,7 +233,7 @@ def test_annealing_lasts_as_long_as_the_steps_on_kept_features(tmp_path):
         if len(steps) == 7:
             raise Stop
 
-    whole, resumed = network(), network()
+    whole, resumed, balance = network(), network(), anytime.weights.AnnealedAdaLoss(3)
     fit(whole, loader(), scheme="annealed")
     with pytest.raises(Stop):
         fit(network(), loader(), scheme=balance, output=tmp_path, on_step=interrupt, checkpoint_seconds=0)
