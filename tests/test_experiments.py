@@ -150,7 +150,7 @@ def made_up(run, error=lambda _: 0.5):
         "macs": cost.macs,
         "head_macs": cost.heads,
         "weights": [1.0] * len(errors),
-        "epochs": {"losses": [errors] * 3, "weights": [[1.0] * len(errors)] * 3},
+        "epochs": {"losses": [errors] * 3, "weights": [[1.0 + i * e for i in range(len(errors))] for e in range(3)]},
         **dict.fromkeys(("train", "validation", "test", "ensemble", "stacking"), measured),
     }
 
