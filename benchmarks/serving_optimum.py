@@ -19,9 +19,10 @@ import numpy as np
 from ratio import fact, report, verdict
 
 from anytime.inference.batch_times import BatchTimes, Line
-from anytime.serving.admission import fits_first
-from anytime.serving.scheduler import Scheduler, Task, by_deadline
-from anytime.serving.tables import Tables
+from anytime.serving.admission import worst_lateness
+from anytime.serving.flight import Task, by_deadline
+from anytime.serving.scheduler import Scheduler
+from anytime.serving.tables import Tables, make_tables
 
 
 class Arrival(NamedTuple):
@@ -67,15 +68,12 @@ def simulate(
             seconds *= noise.lognormvariate(0, 0.1) if noise else 1.0
             now += seconds
             scheduler.ran(decision.run, seconds)
-            for task in decision.run:
-                task.exit += tables.times.heads[task.stage] is not None
-                task.stage += 1
     return exits
 
 
 def _admit(scheduler: Scheduler, tables: Tables, task: Task, now: float) -> bool:
     waiting = sorted([*(t for t in scheduler.tasks if t.exit < 0), task], key=by_deadline)
-    fits = fits_first(tables, scheduler.slow, [(t.deadline, t.size) for t in waiting], now) <= 0
+    fits = worst_lateness(tables, scheduler.slow, [(t.deadline, t.size) for t in waiting], now) <= 0
     if fits:
         scheduler.add(task)
     return fits
@@ -117,7 +115,7 @@ def random_tables(draw: random.Random) -> Tables:
     first, last = draw.uniform(0.3, 0.6), draw.uniform(0.85, 0.97)
     rises = list(accumulate(gains))
     accuracy = [first + (last - first) * (rise - gains[0]) / max(rises[-1] - gains[0], 1e-9) for rise in rises]
-    return Tables(BatchTimes(times, heads), accuracy, largest=1)
+    return make_tables(BatchTimes(times, heads), accuracy, largest=1)
 
 
 def random_trace(draw: random.Random, kind: str, load: float, full: float, requests: int = 60) -> list[Arrival]:

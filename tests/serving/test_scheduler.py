@@ -8,14 +8,15 @@ from hypothesis import strategies as st
 from serving_optimum import Arrival, optimum, random_tables, random_trace, simulate
 
 from anytime.inference.batch_times import BatchTimes, Line
-from anytime.serving.admission import fits_first
-from anytime.serving.scheduler import Scheduler, Task
-from anytime.serving.tables import Tables
+from anytime.serving.admission import worst_lateness
+from anytime.serving.flight import Task
+from anytime.serving.scheduler import Scheduler
+from anytime.serving.tables import make_tables
 
 
 def tables(accuracy, seconds=1.0, largest=1, fixed=0.0, head=0.0):
     exits = len(accuracy)
-    return Tables(BatchTimes([Line(fixed, seconds)] * exits, [Line(0.0, head)] * exits), accuracy, largest)
+    return make_tables(BatchTimes([Line(fixed, seconds)] * exits, [Line(0.0, head)] * exits), accuracy, largest)
 
 
 def scheduler_of(known, *tasks):
@@ -106,10 +107,10 @@ def test_no_choice_makes_a_first_exit_late(seed, count):
     waiting = [task for task in scheduler.tasks if task.exit < 0]
     entries = [(task.deadline, 1) for task in waiting]
     run = scheduler.decide(0.0).run
-    if not run or run[0].exit < 0 or not waiting or fits_first(known, scheduler.slow, entries, 0.0) > 0:
+    if not run or run[0].exit < 0 or not waiting or worst_lateness(known, scheduler.slow, entries, 0.0) > 0:
         return
     seconds = scheduler.slow.high * known.seconds(run[0].stage, len(run))
-    assert fits_first(known, scheduler.slow, entries, seconds) <= 1e-9
+    assert worst_lateness(known, scheduler.slow, entries, seconds) <= 1e-9
 
 
 @settings(max_examples=30, deadline=None)

@@ -18,7 +18,7 @@ from anytime.inference.policy import FILE as POLICY
 from anytime.inference.policy import Policy
 from anytime.inputs import as_input, like_weights
 from anytime.network import AnytimeNetwork, tensors_of
-from anytime.serving.tables import check_accuracy
+from anytime.serving.tables import rising_accuracy
 
 
 class Source(NamedTuple):
@@ -77,7 +77,7 @@ class Model:
             raise AnytimeError(f"the policy is for a network of {len(policy.temperatures)} exits, not of {exits}")
         if accuracy is None:
             accuracy = saved_accuracy(folder, exits) or [(exit + 1) / exits for exit in range(exits)]
-        check_accuracy(accuracy, exits)
+        rising_accuracy(accuracy, exits)
         times = [profile] if profile is not None else read_batch_times(source.times_folder) if source else []
         example = like_weights(network, example_for(network)) if example is None else as_input(network, example)
         return Model(network, policy or None, list(accuracy), times, example, source, profile is None)
