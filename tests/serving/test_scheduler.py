@@ -143,3 +143,19 @@ def test_nearly_the_optimum():
 @pytest.mark.slow
 def test_nearly_the_optimum_on_200_traces():
     assert nearest_to_optimum(200) > 0.95
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 10**6), st.integers(2, 30))
+def test_rows_of_several_tasks_need_and_reserve_what_their_tasks_do(seed, count):
+    draw = random.Random(seed)
+    known = random_tables(draw)
+    flight = scheduler_of(known).flight
+    for i in range(count):
+        stage = max(0, draw.randint(-5, known.stages - 1))
+        flight.add(Task(i, draw.uniform(0.001, 0.1), stage=stage, exit=stage - 1))
+    single, grouped = flight._one_by_one(0), flight._grouped(0)  # a row each: the same plan
+    assert (grouped.step, grouped.deadlines, grouped.waiting) == (1, single.deadlines, single.waiting)
+    for price in (0, 7, 15):
+        assert grouped.needs(price) == pytest.approx(single.needs(price))
+    assert grouped.reserved[:-1] == pytest.approx(single.reserved[1:])  # those of the row count too

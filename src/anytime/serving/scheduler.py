@@ -18,7 +18,7 @@ a first exit would not survive it. Who cannot reach another exit after that stag
 | d_i, s_i, w_i | ``deadline``, ``stage``, ``weight`` | of a ``Task``; w_i multiplies what going on gains |
 | | ``place`` | stage and form: those at one place can share a batch; their ``queue`` has the earliest first |
 | τ_k(b) | ``seconds`` | as measured when nothing else ran |
-| | ``mean``, ``high``, ``safe`` | what the machine makes of a second: mean, 95th percentile, twice as far (``SlowDown``) |
+| | ``mean``, ``high``, ``safe`` | a second on the machine now: mean, 95th percentile, twice as far (``SlowDown``) |
 | a_e | ``accuracy`` | of an exit, on held-out data; rising |
 | | way, ``slope`` | from a stage to a deeper exit on the upper hull of accuracy over time; gain per second |
 | | ``level`` | of a batch, by which slopes and seconds are tabulated |
@@ -26,7 +26,7 @@ a first exit would not survive it. Who cannot reach another exit after that stag
 | | ``shift`` | by how many prices the price of a request differs, for its weight w_i |
 | N_i(λ) | ``needs`` | seconds of the ways that request i takes at a price, and of the head that answers |
 | | row | one request if there are few, else a group with neighboring deadlines (``Rows``) |
-| L_i | ``left`` | seconds to d_i, in those that were measured, less room for one piece that takes longer than the mean |
+| L_i | ``left`` | seconds to d_i, in those that were measured, less room for one long piece |
 | | ``first``, ``later``, ``cut`` | the price up to the group that limits it, the price after it, the first task there |
 | | ``slack`` | before each row, the least L_j - Σ N up to j: so long can the rows before it be put off |
 | | ``delay`` | so long can the first exits of those that wait be put off |
