@@ -86,8 +86,8 @@ def test_it_recovers_from_a_slow_phase(slow, predictions):
 
 TRACES = np.load(Path(__file__).with_name("stage_traces.npz"))
 """Recorded microseconds of resann-9-16's 27 stages and, last, of a head: one row a prediction, 500 in a row (400 with
-ONNX Runtime), on a shared two-core machine: alone, and beside a busy process per core; 30 a second and one after the
-other."""
+ONNX Runtime), on a two-core machine that was in use. Quiet: pinned to a core with real-time priority. Busy: beside
+a process per core that never sleeps, and some other work."""
 
 
 def replayed(name, share, confidence=0.99, warmup=100):
