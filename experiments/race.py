@@ -64,6 +64,18 @@ CANDIDATES = {
     "late": replace(EVEN, net={**EVEN.net, "blocks": [(24, 1), (56, 2), (148, 3)], "stem": (24, 4)}),
     "early": replace(EVEN, net={**EVEN.net, "blocks": [(32, 2), (64, 2), (120, 2)], "stem": (32, 4)}),
     "middle": replace(EVEN, net={**EVEN.net, "blocks": [(24, 1), (68, 4), (128, 1)], "stem": (24, 4)}),
+    "earlier": replace(
+        EVEN, net={**EVEN.net, "blocks": [(32, 3), (52, 2), (92, 2)], "stem": (32, 4), "exits": [2, *range(3, 8)]}
+    ),
+    "deep": replace(
+        EVEN, net={**EVEN.net, "blocks": [(24, 4), (64, 2), (108, 2)], "stem": (24, 4), "exits": [2, *range(4, 9)]}
+    ),
+    "wide-start": replace(
+        EVEN, net={**EVEN.net, "blocks": [(40, 1), (72, 2), (104, 2)], "stem": (40, 4), "exits": [1, 2, 3, 4, 5]}
+    ),
+    "shortcut": replace(
+        EVEN, net={**EVEN.net, "blocks": [(32, 2), (64, 2), (120, 2)], "stem": (32, 4), "shortcut": True}
+    ),
     "linear-heads": replace(EVEN, net={**EVEN.net, "hidden": 0}),
     "whitened": replace(EVEN, whitened=True),
     "dirac": replace(EVEN, net={**EVEN.net, "dirac": True}),

@@ -45,11 +45,15 @@ class Unit(nn.Module):
         stride: of the convolution.
         excite: reduction of squeeze and excitation, before the sum; 0: none.
         bias_scale: of the batch norm's bias (``ScaledBias``).
+        shortcut: whether the input is added where the shape changes too: averaged, with zeros as new channels.
     """
 
-    def __init__(self, inputs: int, outputs: int, stride: int, excite: int, bias_scale: float) -> None:
+    def __init__(
+        self, inputs: int, outputs: int, stride: int, excite: int, bias_scale: float, shortcut: bool = False
+    ) -> None:
         super().__init__()
         self.same = inputs == outputs and stride == 1
+        self.shortcut = shortcut
         self.conv = nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
         self.bn = ScaledBias(outputs, bias_scale) if bias_scale != 1 else nn.BatchNorm2d(outputs)
         self.squeeze = nn.Linear(outputs, outputs // excite) if excite else None
@@ -60,7 +64,12 @@ class Unit(nn.Module):
         y = F.relu(self.bn(self.conv(x)), inplace=True)
         if self.squeeze is not None and self.excite is not None:
             y = y * self.excite(F.relu(self.squeeze(y.mean((2, 3))))).sigmoid()[:, :, None, None]
-        return x + y if self.same else y
+        if self.same:
+            return x + y
+        if not self.shortcut:
+            return y
+        x = F.avg_pool2d(x, x.shape[2] // y.shape[2])
+        return y + F.pad(x, (0, 0, 0, 0, 0, y.shape[1] - x.shape[1]))
 
 
 class Partition(nn.Module):
@@ -94,6 +103,7 @@ class RaceNet(AnytimeNetwork):
         share: of the channels that belong to their exit alone (``Partition``).
         dirac: whether the units' first filters hand on their inputs at the start.
         bias_scale: of the units' batch norms (``ScaledBias``).
+        shortcut: whether units that change the shape add their input too.
         num_classes: number of classes.
 
     Examples:
@@ -111,6 +121,7 @@ class RaceNet(AnytimeNetwork):
         share: float = 0.0,
         dirac: bool = False,
         bias_scale: float = 1.0,
+        shortcut: bool = False,
         num_classes: int = 10,
     ) -> None:
         channels, kernel = stem
@@ -120,7 +131,8 @@ class RaceNet(AnytimeNetwork):
         widths: list[int] = []
         for number, (width, count) in enumerate(blocks):
             for i in range(count):
-                units.append(Unit(channels, width, 2 if number and i == 0 else 1, excite, bias_scale))
+                stride = 2 if number and i == 0 else 1
+                units.append(Unit(channels, width, stride, excite, bias_scale, shortcut))
                 widths.append(channels := width)
         after = place_exits(len(units), 1 if exits is None else None, exits)
         stages = join_stages(units, after, first)
