@@ -1,6 +1,7 @@
 """The race of race.md: small networks with early exits on CIFAR-10, against published ones.
 
     python -m experiments.race search --data DIR --output RUNS     # short trainings, judged on held-out images
+    python -m experiments.race combine --data DIR --output RUNS    # sums of the best, on more images
     python -m experiments.race train --data DIR --output RUNS      # the chosen recipe: held out, then all images
     python -m experiments.race test --data DIR --output RUNS       # the test images, once for each final network
 
@@ -96,6 +97,18 @@ CANDIDATES = {
     "distilled": replace(EVEN, recipe={"distill": 0.3}),
 }
 """What is tried, in this order: where the cost goes, airbench's starts, losses, features, recipe."""
+EARLY = replace(CANDIDATES["early"], whitened=True)
+COMBINED = {
+    "early-whitened": EARLY,
+    "early-whitened-dirac": replace(EARLY, net={**EARLY.net, "dirac": True}),
+    "early-whitened-shortcut": replace(EARLY, net={**EARLY.net, "shortcut": True}),
+    "early-whitened-const": replace(EARLY, scheme="const"),
+    "early-whitened-half": replace(EARLY, scheme="power:p=0.5"),
+    "early-whitened-faster": replace(EARLY, recipe={"lr": 0.2}),
+    "early-whitened-surgery": replace(EARLY, net={**EARLY.net, "share": 0.25}),
+}
+"""Sums of candidates, trained on more images: ``COMBINATION``."""
+COMBINATION = (None, 10)
 CHOSEN = EVEN
 """The entry of the race: the candidate, or the sum of those, that the held-out images say is best."""
 SEEDS = 3
@@ -200,6 +213,11 @@ def proxies(only: Sequence[str], seeds: int) -> list[Training]:
     return [Training(name, CANDIDATES[name], seed, *PROXY) for seed in range(seeds) for name in names]
 
 
+def combinations(only: Sequence[str]) -> list[Training]:
+    """The sums of candidates, with one seed."""
+    return [Training(name, COMBINED[name], 0, *COMBINATION) for name in COMBINED if not only or name in only]
+
+
 def finals() -> list[Training]:
     """The twin that thresholds are chosen with, then the entries themselves."""
     twin = Training("entry", CHOSEN, 0, *FINAL)
@@ -297,7 +315,7 @@ def show() -> None:
 def main() -> None:
     """Search, train or test."""
     parser = argparse.ArgumentParser("python -m experiments.race", description=__doc__)
-    parser.add_argument("what", choices=("search", "train", "test", "show"))
+    parser.add_argument("what", choices=("search", "combine", "train", "test", "show"))
     parser.add_argument("--data", type=Path, help="the folder with the data sets")
     parser.add_argument("--output", type=Path, help="the folder of the runs")
     parser.add_argument("--only", default="", help="candidates, separated by commas")
@@ -313,7 +331,11 @@ def main() -> None:
         test(asked.data, asked.output)
         return
     keep_freed_memory()
-    trainings = finals() if asked.what == "train" else proxies(list(filter(None, asked.only.split(","))), asked.seeds)
+    only = list(filter(None, asked.only.split(",")))
+    if asked.what == "search":
+        trainings = proxies(only, asked.seeds)
+    else:
+        trainings = combinations(only) if asked.what == "combine" else finals()
     run(trainings, asked.data, asked.output, asked.compile)
 
 

@@ -28,10 +28,13 @@ def said(seed, exits=3, samples=200, classes=4):
     return Outputs(noise + right, labels)
 
 
-@pytest.mark.parametrize("name", race.CANDIDATES)
+EVERY = race.CANDIDATES | race.COMBINED
+
+
+@pytest.mark.parametrize("name", EVERY)
 def test_every_candidate_keeps_to_the_limit(name):
     with torch.device("meta"):
-        net = RaceNet(**race.CANDIDATES[name].net)
+        net = RaceNet(**EVERY[name].net)
     assert anytime.costs(net, torch.empty(1, 3, 32, 32, device="meta")).macs[-1] <= BUDGETS[-1]
 
 
