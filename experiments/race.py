@@ -94,7 +94,6 @@ CANDIDATES = {
     "faster": replace(EVEN, recipe={"lr": 0.2}),
     "smoothed": replace(EVEN, recipe={"label_smoothing": 0.1}),
     "averaged": replace(EVEN, recipe={"ema": 0.998}),
-    "distilled": replace(EVEN, recipe={"distill": 0.3}),
 }
 """What is tried, in this order: where the cost goes, airbench's starts, losses, features, recipe."""
 EARLY = replace(CANDIDATES["early"], whitened=True)
@@ -104,6 +103,7 @@ COMBINED = {
     "early-whitened-shortcut": replace(EARLY, net={**EARLY.net, "shortcut": True}),
     "early-whitened-const": replace(EARLY, scheme="const"),
     "early-whitened-half": replace(EARLY, scheme="power:p=0.5"),
+    "early-whitened-pad-2": replace(EARLY, recipe={"pad": 2}),
     "early-whitened-faster": replace(EARLY, recipe={"lr": 0.2}),
     "early-whitened-surgery": replace(EARLY, net={**EARLY.net, "share": 0.25}),
 }
