@@ -97,6 +97,7 @@ CANDIDATES = {
 }
 """What is tried, in this order: where the cost goes, airbench's starts, losses, features, recipe."""
 EARLY = replace(CANDIDATES["early"], whitened=True)
+MIDDLE = replace(CANDIDATES["middle"], whitened=True)
 COMBINED = {
     "early-whitened": EARLY,
     "early-whitened-dirac": replace(EARLY, net={**EARLY.net, "dirac": True}),
@@ -105,6 +106,12 @@ COMBINED = {
     "early-whitened-half": replace(EARLY, scheme="power:p=0.5"),
     "early-whitened-pad-2": replace(EARLY, recipe={"pad": 2}),
     "early-whitened-faster": replace(EARLY, recipe={"lr": 0.2}),
+    "even-whitened": CANDIDATES["whitened"],
+    "middle-whitened": MIDDLE,
+    "middle-whitened-longer": replace(
+        MIDDLE, net={**MIDDLE.net, "blocks": [(24, 1), (62, 4), (108, 2)], "exits": [2, 3, 4, 5, 6, 7]}
+    ),
+    "middle-whitened-shortcut": replace(MIDDLE, net={**MIDDLE.net, "shortcut": True}),
     "early-whitened-surgery": replace(EARLY, net={**EARLY.net, "share": 0.25}),
 }
 """Sums of candidates, trained on more images: ``COMBINATION``."""
