@@ -36,7 +36,7 @@ PARTS = ("cifar10-30k", "cifar10-rest-20k")
 """Folders that hold the training set of CIFAR-10 between them."""
 PROXY = (12_500, 8)
 """Images and epochs of the search."""
-FINAL = (None, 40)
+FINAL = (None, 50)
 """Of the entries: all images."""
 
 
@@ -105,6 +105,9 @@ COMBINED = {
     "early-whitened-const": replace(EARLY, scheme="const"),
     "early-whitened-half": replace(EARLY, scheme="power:p=0.5"),
     "early-whitened-pad-2": replace(EARLY, recipe={"pad": 2}),
+    "early-whitened-exit-1": replace(
+        EARLY, net={**EARLY.net, "exits": [1, *EXITS]}, scheme="power:p=0.5", recipe={"pad": 2}
+    ),
     "early-whitened-faster": replace(EARLY, recipe={"lr": 0.2}),
     "even-whitened": CANDIDATES["whitened"],
     "middle-whitened": MIDDLE,
@@ -116,7 +119,7 @@ COMBINED = {
 }
 """Sums of candidates, trained on more images: ``COMBINATION``."""
 COMBINATION = (None, 10)
-CHOSEN = EVEN
+CHOSEN = COMBINED["early-whitened-exit-1"]
 """The entry of the race: the candidate, or the sum of those, that the held-out images say is best."""
 SEEDS = 3
 
@@ -220,9 +223,9 @@ def proxies(only: Sequence[str], seeds: int) -> list[Training]:
     return [Training(name, CANDIDATES[name], seed, *PROXY) for seed in range(seeds) for name in names]
 
 
-def combinations(only: Sequence[str]) -> list[Training]:
+def combinations() -> list[Training]:
     """The sums of candidates, with one seed."""
-    return [Training(name, COMBINED[name], 0, *COMBINATION) for name in COMBINED if not only or name in only]
+    return [Training(name, entry, 0, *COMBINATION) for name, entry in COMBINED.items()]
 
 
 def finals() -> list[Training]:
@@ -325,7 +328,7 @@ def main() -> None:
     parser.add_argument("what", choices=("search", "combine", "train", "test", "show"))
     parser.add_argument("--data", type=Path, help="the folder with the data sets")
     parser.add_argument("--output", type=Path, help="the folder of the runs")
-    parser.add_argument("--only", default="", help="candidates, separated by commas")
+    parser.add_argument("--only", default="", help="candidates or trainings, separated by commas")
     parser.add_argument("--seeds", type=int, default=1, help="of the search")
     parser.add_argument("--compile", action="store_true")
     asked = parser.parse_args()
@@ -342,7 +345,8 @@ def main() -> None:
     if asked.what == "search":
         trainings = proxies(only, asked.seeds)
     else:
-        trainings = combinations(only) if asked.what == "combine" else finals()
+        trainings = combinations() if asked.what == "combine" else finals()
+        trainings = [training for training in trainings if not only or {training.name, training.full_name} & set(only)]
     run(trainings, asked.data, asked.output, asked.compile)
 
 

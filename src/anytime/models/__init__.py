@@ -6,7 +6,8 @@ import inspect
 from typing import Any
 
 from anytime.errors import AnytimeError
-from anytime.models import denseann, msdnet, resann
+from anytime.models import convann, denseann, msdnet, resann
+from anytime.models.convann import ConvANN
 from anytime.models.denseann import DenseANN
 from anytime.models.layers import LinearHead, MLPHead
 from anytime.models.msdnet import BlockMSDNet, MSDNet
@@ -16,6 +17,7 @@ from anytime.network import AnytimeNetwork
 __all__ = [
     "BlockMSDNet",
     "BottleneckResANN",
+    "ConvANN",
     "DenseANN",
     "LinearHead",
     "MLPHead",
@@ -25,7 +27,7 @@ __all__ = [
     "list_models",
 ]
 
-_FAMILIES = (resann, denseann, msdnet)
+_FAMILIES = (resann, denseann, msdnet, convann)
 """Each has ``MODELS``, the named networks and where the paper has them, and ``from_name``, which also knows the names
 that follow a pattern."""
 
