@@ -18,7 +18,9 @@ INPUT = {"name": "input", "datatype": "FP32", "shape": [1, 1, 8, 8], "data": [0.
 @pytest.fixture(scope="module")
 def triton(server):
     http = pytest.importorskip("tritonclient.http", reason="needs: pip install 'tritonclient[http]'")
-    client = http.InferenceServerClient(server.address.removeprefix("http://"))
+    client = http.InferenceServerClient(
+        server.address.removeprefix("http://"), connection_timeout=600, network_timeout=600
+    )
     yield http, client
     client.close()
 
