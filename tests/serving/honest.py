@@ -23,9 +23,8 @@ def asked(port, method, path, body=None):
     try:
         connection.request(method, path, body)
         reply = connection.getresponse()
-        text = reply.read()
+        reply.read()
         status = reply.status
-        if status != 200: print(text[:150], file=sys.stderr)
     except OSError as error:
         status = type(error).__name__
     finally:
