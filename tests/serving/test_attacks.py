@@ -169,9 +169,11 @@ def bodies(pixels):
     """Bodies of a few megabytes at most that are expensive to read, by name."""
 
     def tensor(datatype, shape, data, name="input"):
-        return json.dumps({"inputs": [{"name": name, "shape": shape, "datatype": datatype, "data": data}]}).encode()
+        described = {"name": name, "shape": shape, "datatype": datatype, "data": data}
+        return json.dumps({"inputs": [described]}, separators=(",", ":")).encode()
 
     image, many = [1, 3, pixels, pixels], 4 * 2**20
+    rows = min(64, 2_000_000 // (3 * pixels**2))
     texts = b'{"inputs":[{"name":"input","shape":[%d],"datatype":"BYTES","data":[%s]}]}'
     deep = b"[" * 900 + b"1" + b"]" * 900
     return {
@@ -179,8 +181,8 @@ def bodies(pixels):
         "a text as a number": tensor("FP32", image, ["x" * 50_000] + [""] * 40_000),
         "empty texts": texts % (10, b",".join([b'""'] * 1_300_000)),
         "as many as it says": texts % (1_300_000, b",".join([b'""'] * 1_300_000)),
-        "numbers": tensor("FP32", image, [0] * 2_000_000 + [1]),
-        "as many numbers as it says": tensor("FP32", [64, 3, pixels, pixels], [0] * (1_300_000)),
+        "numbers": tensor("FP32", image, [0] * 2_000_000),
+        "as many numbers as it says": tensor("FP32", [rows, *image[1:]], [0] * (rows * 3 * pixels**2)),
         "a long name": tensor("FP32", image, [0], name="x" * (many - 200)),
         "many inputs": b'{"inputs":[%s]}' % b",".join([b'{"name":"a","shape":[1],"datatype":"FP32"}'] * 90_000),
         "nested": b'{"inputs":[{"name":"input","shape":[1],"datatype":"UINT64","data":%s}]}' % deep,
@@ -212,7 +214,7 @@ def test_json_that_is_expensive_to_read(serve, folder, tmp_path):
         for thread in threads:
             thread.join()
         print({status: statuses.count(status) for status in statuses})
-        assert set(statuses) <= {400, 413, 503, 504}
+        assert set(statuses) <= {200, 400, 413, 503, 504}  # what is as many as it says is answered, if there is time
         peak = int(Path(f"/proc/{server.process.pid}/status").read_text().split("VmHWM:")[1].split()[0]) / 2**20
         print(f"the server's memory: at most {peak:.2f} GB")
         assert peak < 2
