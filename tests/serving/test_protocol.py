@@ -144,6 +144,24 @@ def test_nothing_is_made_of_elements_that_are_not_declared(datatype, data):
         tracemalloc.stop()
 
 
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (b'{"inputs":[%s]}' % b",".join(10_000 * [json.dumps(X).encode()]), "10,000 inputs; at most 64"),
+        (b'{"inputs":[],"outputs":[%s]}' % b",".join(10_000 * [b'{"name":"x"}']), "10,000 outputs; at most 64"),
+        (json.dumps({"inputs": [], "parameters": {str(i): [] for i in range(10_000)}}).encode(), "parameters of"),
+        (
+            json.dumps({"inputs": [X | {"parameters": {str(i): [] for i in range(10_000)}}]}).encode(),
+            "parameters of .* bytes; at most 4,096",
+        ),
+    ],
+)
+def test_few_parts_are_decoded_whatever_a_body_holds(body, reason):
+    """Decoding holds Python's lock: a part that is not asked for is skipped, not made into objects."""
+    with pytest.raises(AnytimeError, match=reason):
+        parse_request(body)
+
+
 def test_inputs_can_be_refused_before_their_data_are_read():
     body = json.dumps({"inputs": [X | {"data": ["no", "numbers"]}]}).encode()
     with pytest.raises(ZeroDivisionError):

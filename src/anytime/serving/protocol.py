@@ -6,6 +6,7 @@ which case a header says where the JSON ends. Responses likewise. Nothing here k
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Annotated, Any
 
@@ -21,8 +22,16 @@ LENGTH_HEADER = "Inference-Header-Content-Length"
 LARGEST_JSON = 4 * 2**20
 """Bytes of JSON that are parsed: its lists take up to 25 times as much memory. Binary tensors may be larger."""
 
+MOST_PARTS = 64
+"""Inputs of a request, and outputs."""
+
+LARGEST_PARAMETERS = 2**12
+"""Bytes of the parameters of a request, an input or an output."""
+
 LARGEST_TENSOR = 2**40
 """Product of a shape's sizes other than 0: NumPy has a limit of its own, for empty arrays too."""
+
+EMPTY = msgspec.Raw(b"{}")
 
 Size = Annotated[int, msgspec.Meta(ge=0, le=LARGEST_TENSOR)]
 
@@ -51,25 +60,35 @@ class InputTensor(msgspec.Struct):
     name: str
     shape: Annotated[list[Size], msgspec.Meta(max_length=8)]
     datatype: str
-    parameters: dict[str, Any] = msgspec.field(default_factory=dict)
-    data: msgspec.Raw = msgspec.Raw(b"null")  # pyright: ignore[reportInvalidTypeForm]: msgspec types Raw as a variable
+    parameters: msgspec.Raw = EMPTY  # pyright: ignore[reportInvalidTypeForm]: msgspec types Raw as a variable
+    data: msgspec.Raw = msgspec.Raw(b"null")  # pyright: ignore[reportInvalidTypeForm]
 
 
 class OutputWanted(msgspec.Struct):
     """An output that the client asks for."""
 
     name: str
-    parameters: dict[str, Any] = msgspec.field(default_factory=dict)
+    parameters: msgspec.Raw = EMPTY  # pyright: ignore[reportInvalidTypeForm]
 
 
-class Request(msgspec.Struct):
+class Message(msgspec.Struct):
+    """The JSON part of a request, its parts not decoded yet: those of a few megabytes may be a million objects."""
+
+    inputs: list[msgspec.Raw]  # pyright: ignore[reportInvalidTypeForm]
+    id: str | None = None
+    parameters: msgspec.Raw = EMPTY  # pyright: ignore[reportInvalidTypeForm]
+    outputs: list[msgspec.Raw] | None = None  # pyright: ignore[reportInvalidTypeForm]
+
+
+@dataclass
+class Request:
     """An inference request; ``arrays`` holds its inputs by name once it is parsed."""
 
     inputs: list[InputTensor]
-    id: str | None = None
-    parameters: dict[str, Any] = msgspec.field(default_factory=dict)
-    outputs: list[OutputWanted] | None = None
-    arrays: dict[str, np.ndarray] = msgspec.field(default_factory=dict)
+    id: str | None
+    parameters: dict[str, Any]
+    outputs: list[OutputWanted]
+    arrays: dict[str, np.ndarray] = field(default_factory=dict)
 
     def wants(self, known: Mapping[str, Any]) -> dict[str, bool]:
         """The outputs to return, and whether each of them is sent as bytes."""
@@ -79,10 +98,14 @@ class Request(msgspec.Struct):
         for wanted in self.outputs:
             if wanted.name not in known:
                 raise AnytimeError(f"there is no output {wanted.name[:40]!r}; outputs are {', '.join(known)}")
-        return {wanted.name: wanted.parameters.get("binary_data", binary) is True for wanted in self.outputs}
+        return {
+            wanted.name: parameters_of(wanted.parameters).get("binary_data", binary) is True for wanted in self.outputs
+        }
 
 
-_decoder = msgspec.json.Decoder(Request)
+_message, _input, _output, _parameters = (
+    msgspec.json.Decoder(kind) for kind in (Message, InputTensor, OutputWanted, dict[str, Any])
+)
 
 
 def parse_json(decoder: Any, text: bytes) -> Any:
@@ -113,13 +136,14 @@ def parse_request(
         if not digits or int(header_length) > end:
             raise AnytimeError(f"{LENGTH_HEADER}: {header_length[:40]} must be a number of bytes, at most {end}")
         end = int(header_length)
-    request = parse_json(_decoder, body[:end])
-    request.arrays = {}  # a client may have written something there
-    check(request.inputs)
+    message = parse_json(_message, body[:end])
+    inputs, outputs = _parts("inputs", _input, message.inputs), _parts("outputs", _output, message.outputs or [])
+    request = Request(inputs, message.id, parameters_of(message.parameters), outputs)
+    check(inputs)
     for tensor in request.inputs:
         if tensor.name in request.arrays:
             raise AnytimeError(f"there are two inputs called {tensor.name[:40]!r}")
-        size = tensor.parameters.get("binary_data_size")
+        size = parameters_of(tensor.parameters).get("binary_data_size")
         if size is None:
             request.arrays[tensor.name] = from_list(tensor)
             continue
@@ -131,6 +155,20 @@ def parse_request(
     if end != len(body):
         raise AnytimeError(f"{len(body) - end} bytes follow the last tensor")
     return request
+
+
+def _parts(name: str, decoder: Any, parts: list[Any]) -> list[Any]:
+    """Inputs or outputs, decoded."""
+    if len(parts) > MOST_PARTS:
+        raise AnytimeError(f"the JSON has {len(parts):,} {name}; at most {MOST_PARTS} are allowed")
+    return [parse_json(decoder, part) for part in parts]
+
+
+def parameters_of(text: Any) -> dict[str, Any]:
+    """Parameters of a request, an input or an output."""
+    if len(text) > LARGEST_PARAMETERS:
+        raise AnytimeError(f"parameters of {len(text):,} bytes; at most {LARGEST_PARAMETERS:,} are allowed")
+    return parse_json(_parameters, text)
 
 
 def _about(tensor: InputTensor) -> str:
