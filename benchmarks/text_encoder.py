@@ -2,10 +2,10 @@
 
 python benchmarks/text_encoder.py [SEEDS] [--json]       # a minute or two for each seed and loss
 
-No pretrained text model is needed: a BERT of four blocks and 64 features learns from nothing. Its text is what installed
-packages ship, the docstrings of torch, numpy, matplotlib and transformers: given the first sentence of one, find the
-rest of it. The losses are MultipleNegativesRankingLoss at all exits, weighed by AdaLoss; at the last exit alone; and
-within AdaptiveLayerLoss of Sentence Transformers with its defaults.
+A BERT of four blocks and 64 features learns from nothing; no pretrained text model was at hand. Its text is what
+installed packages ship, the docstrings of torch, numpy, matplotlib and transformers: given the first sentence of one,
+find the rest of it. The losses are MultipleNegativesRankingLoss at all exits, weighed by AdaLoss; at the last exit
+alone; and within AdaptiveLayerLoss of Sentence Transformers with its defaults.
 """
 
 import ast

@@ -206,7 +206,7 @@ def test_cross_encoders(tokenizer, tmp_path):
     assert np.array_equal(made.predict(pairs, deadline=600.0), model.predict(pairs, batch_size=2))
     model.train()
     loss = AnytimeLoss(made, BinaryCrossEntropyLoss(model))
-    loss(model.preprocess(pairs), torch.tensor([0.0, 1.0])).backward()
+    loss(list(zip(*pairs, strict=True)), torch.tensor([0.0, 1.0])).backward()
     assert all(p.grad is not None for p in made.model.model.classifier.parameters())
     assert (loss.losses > 0).all()
 

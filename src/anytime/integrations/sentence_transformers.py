@@ -4,6 +4,7 @@ import copy
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -216,8 +217,14 @@ class AnytimeLoss(nn.Module):
         self._encoder = (encoder,)  # in a tuple, as its parameters are the model's
         self.losses = torch.zeros(encoder.exits)
 
-    def forward(self, features: Any, labels: Tensor) -> Tensor:
-        """The objective."""
+    def forward(self, features: Any, labels: Tensor, **options: Any) -> Tensor:
+        """The objective.
+
+        Args:
+            features: one for each column of the data, as the loss takes them.
+            labels: as the loss takes them.
+            options: likewise.
+        """
         (encoder,) = self._encoder
         net, training = encoder.net, encoder.model.training
         net.training = training  # the model's modules have their own modes
@@ -226,16 +233,17 @@ class AnytimeLoss(nn.Module):
         wanted = sorted(net.exit_indices(getattr(self.scheme, "only", None) if training else None))
         computed: list[dict[int, Tensor]] = []
         with watching(self.scheme, net):
-            found = [self._loss(encoder, features, labels, exit, wanted, computed) for exit in wanted]
-            losses = torch.stack(found)
+            ask = partial(self.loss, features, labels, **options)
+            losses = torch.stack([self._loss(encoder, ask, exit, wanted, computed) for exit in wanted])
             if len(wanted) < net.exits:  # schemes take one loss per exit
                 where = torch.tensor(wanted, device=losses.device)
                 losses = losses.new_zeros(net.exits).index_copy(0, where, losses)
             self.losses = losses.detach()
             return self.scheme(losses)
 
+    @staticmethod
     def _loss(
-        self, encoder: _Exits, features: Any, labels: Tensor, exit: int, wanted: list[int], computed: list[Any]
+        encoder: _Exits, ask: Callable[[], Tensor], exit: int, wanted: list[int], computed: list[dict[int, Tensor]]
     ) -> Tensor:
         """The loss of one exit. The first exit's calls of the model compute all exits, which the others' calls get."""
         calls = 0
@@ -251,7 +259,7 @@ class AnytimeLoss(nn.Module):
 
         before = vars(encoder.model).get("forward")
         with _forward_of(encoder.model, forward):
-            return self.loss(features, labels)
+            return ask()
 
 
 @contextmanager
