@@ -114,7 +114,7 @@ def documented():
     return re.findall(r"^::: (\S+)", (ROOT / "docs" / "reference.md").read_text(encoding="utf-8"), re.MULTILINE)
 
 
-OPTIONAL = {"anytime.integrations.trainer", "anytime.integrations.lightning"}
+OPTIONAL = {f"anytime.integrations.{name}" for name in ("trainer", "lightning", "sentence_transformers")}
 """Modules that need another library: imported by their own names."""
 
 

@@ -26,6 +26,7 @@ def test_every_command_has_help_with_an_example(run, command):
     assert code == 0
     assert f"anytime {command}" in out.split("Example")[1]
     assert "<bool>" not in out, "a flag takes no value"
+    assert ("│ --trust" in out) == (command not in ("convert", "demo", "models", "train-ensemble"))
 
 
 @pytest.mark.parametrize(

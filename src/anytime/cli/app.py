@@ -1,5 +1,6 @@
 """What the commands share."""
 
+import copy
 import json
 import logging
 import sys
@@ -43,12 +44,20 @@ another process has one of their cores, for milliseconds."""
 SEED = "Seed of the initial weights, the image order and the subset. Default: 0."
 
 
+UNTRUSTING = ("convert", "demo", "models", "train-ensemble")
+"""Commands that load no saved model."""
+
+
 class _Commands(require("typer.core", "cli").TyperGroup):
-    """The commands; their help shows no type of a flag, which takes no value."""
+    """The commands; their help shows no type of a flag, which takes no value, and ``--trust``, which ``main`` reads."""
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         command = super().get_command(ctx, cmd_name)
         if command is not None:
+            if cmd_name not in UNTRUSTING and not any("--trust" in param.opts for param in command.params):
+                trust = copy.copy(next(param for param in self.params if "--trust" in param.opts))
+                trust.expose_value = False
+                command.params.append(trust)
             _hide_types(command.get_params(ctx))
         return command
 

@@ -1,1 +1,1 @@
-"""Anytime networks in other libraries' training loops: Hugging Face's Trainer and Lightning."""
+"""Anytime networks in other libraries: Hugging Face's Trainer, Lightning, Sentence Transformers."""
