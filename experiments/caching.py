@@ -1,9 +1,11 @@
 """Caching: the surest answer so far."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
-from anytime.combination.rule import Memory, Rule
+from anytime.combination.rule import Rule
 
 
 class Caching(Rule):
@@ -19,21 +21,17 @@ class Caching(Rule):
 
     Examples:
         >>> rule = Caching(2)
-        >>> first = rule(0, torch.tensor([[3.0, 0.0], [0.0, 1.0]]), ())
-        >>> rule(1, torch.tensor([[0.0, 2.0], [4.0, 0.0]]), first)[0]
+        >>> rule(1, [torch.tensor([[3.0, 0.0], [0.0, 1.0]]), torch.tensor([[0.0, 2.0], [4.0, 0.0]])])
         tensor([[3., 0.],
                 [4., 0.]])
     """
 
     name = "caching"
 
-    def __init__(self, exits: int) -> None:
-        super().__init__()
-        self.exits = exits
-
-    def forward(self, exit: int, logits: Tensor, memory: Memory) -> Memory:  # noqa: ARG002
+    def forward(self, exit: int, own: Sequence[Tensor]) -> Tensor:  # noqa: ARG002
         """The logits of the surest exit so far."""
-        if not memory:
-            return (logits,)
-        surer = logits.float().softmax(-1).amax(-1, True) >= memory[0].float().softmax(-1).amax(-1, True)
-        return (torch.where(surer, logits, memory[0]),)
+        answer = own[0]
+        for logits in own[1:]:
+            surer = logits.float().softmax(-1).amax(-1, True) >= answer.float().softmax(-1).amax(-1, True)
+            answer = torch.where(surer, logits, answer)
+        return answer

@@ -379,4 +379,6 @@ def tensors_of(state: Any) -> list[Tensor]:
     """All tensors of a state or an input."""
     if isinstance(state, Tensor):
         return [state]
+    if type(state) is tuple or type(state) is list:  # as tree_leaves, in a tenth of its time
+        return [leaf for part in state for leaf in tensors_of(part)]
     return [leaf for leaf in tree_leaves(state) if isinstance(leaf, Tensor)]

@@ -18,6 +18,9 @@ from anytime.evaluation import collect
 from experiments.caching import Caching
 
 
+INPUTS = st.none() | st.lists(st.integers(0, 4), max_size=4)
+
+
 def resann():
     torch.manual_seed(0)
     net = anytime.create_model("resann-2-8").eval()
@@ -27,27 +30,26 @@ def resann():
     return net
 
 
-def combined(net, rule):
+def combined(net, rule, inputs=None):
     """Fitted, if the rule must be."""
     if rule != "stacking":
-        return anytime.combine(net, rule)
-    stacking = Stacking(net.exits)
+        return anytime.combine(net, rule, inputs=inputs)
+    stacking = Stacking(net.exits, inputs=inputs)
     stacking.fit(outputs(0, net.exits, classes=10))
     return CombinedNetwork(net, stacking)
 
 
 def answers_of(rule, own):
     """What the exits answer, from their own logits."""
-    memory, answers = (), []
-    for exit, logits in enumerate(own):
-        memory = rule(exit, logits, memory)
-        answers.append(memory[0])
-    return answers
+    return [rule(exit, [own[i] for i in rule.heard(exit)]) for exit in range(len(own))]
 
 
-@pytest.mark.parametrize("rule", RULES)
-def test_laws_of_every_network(rule, tmp_path):
-    net, x = combined(resann(), rule), torch.randn(6, 3, 32, 32)
+FEWER = [*((rule, None) for rule in RULES), ("ensemble", [1, 3]), ("stacking", [0, 2]), ("stacking", [])]
+
+
+@pytest.mark.parametrize(("rule", "inputs"), FEWER)
+def test_laws_of_every_network(rule, inputs, tmp_path):
+    net, x = combined(resann(), rule, inputs), torch.randn(6, 3, 32, 32)
     laws.prefix_law(net, x)
     laws.narrowing_law(net, x)
     laws.joining_law(net, x)
@@ -74,6 +76,18 @@ def test_the_heads_on_the_way_are_part_of_the_cost():
     alone, together = anytime.costs(net, x), anytime.costs(anytime.combine(net), x)
     assert together.macs == together.alone == alone.macs
     assert alone.alone < alone.macs
+
+
+@pytest.mark.parametrize("rule", ["ensemble", "stacking"])
+def test_only_the_heads_of_inputs_run_on_the_way(rule):
+    inner, ran = resann(), []
+    for exit, head in enumerate(inner.heads):
+        head.register_forward_hook(lambda *_, exit=exit: ran.append(exit))
+    net = combined(inner, rule, [1, 3]).eval()
+    for exit, expected in enumerate([[0], [1], [1, 2], [1, 3], [1, 3, 4], [1, 3, 5]]):
+        ran.clear()
+        anytime.predict(net, torch.zeros(1, 3, 32, 32), exits=exit + 1, deadline=60.0)
+        assert ran == expected
 
 
 def test_a_converted_network_is_combined_in_training_and_in_eval_mode():
@@ -105,34 +119,33 @@ def test_boosted_answers_are_sums_and_train_their_own_exit_alone(seed, share):
 
 
 @settings(max_examples=20)
-@given(st.integers(0, 1000))
-def test_fitted_weights_are_the_best(seed):
+@given(st.integers(0, 1000), INPUTS)
+def test_fitted_weights_are_the_best(seed, inputs):
     known = outputs(seed)
-    rule, memory = Ensemble(5), ()
+    rule = Ensemble(5, inputs)
     rule.fit(known)
     draw = torch.Generator().manual_seed(seed)
-    for exit, logits in enumerate(known.logits):
-        memory = rule(exit, logits, memory)
-        best = cross_entropy(memory[0], known.labels)
-        assert best <= cross_entropy(logits, known.labels) + 1e-3
-        logp = torch.stack(memory[1:])
+    for exit, answer in enumerate(answers_of(rule, known.logits)):
+        best = cross_entropy(answer, known.labels)
+        assert best <= cross_entropy(known.logits[exit], known.labels) + 1e-3
+        logp = known.logits[rule.heard(exit)].log_softmax(-1)
         for _ in range(5):
-            other = rule.weights[exit, : exit + 1] + 0.2 * torch.randn(exit + 1, generator=draw)
+            other = rule.weights[exit, : len(logp)] + 0.2 * torch.randn(len(logp), generator=draw)
             assert best <= cross_entropy((other[:, None, None] * logp).sum(0), known.labels) + 1e-3
 
 
 @settings(max_examples=20)
-@given(st.integers(0, 1000))
-def test_fitted_corrections_are_the_best(seed):
+@given(st.integers(0, 1000), INPUTS)
+def test_fitted_corrections_are_the_best(seed, inputs):
     known = outputs(seed)
-    rule, memory = Stacking(5), ()
+    rule = Stacking(5, inputs=inputs)
     rule.fit(known)
     draw = torch.Generator().manual_seed(seed)
     for exit, logits in enumerate(known.logits):
-        memory = rule(exit, logits, memory)
-        scale = memory[1].std(0, correction=0)
+        so_far = torch.cat(list(known.logits[rule.heard(exit)]), -1)
+        scale = so_far.std(0, correction=0)
 
-        def value(weights, bias, logits=logits, so_far=memory[1], scale=scale):
+        def value(weights, bias, logits=logits, so_far=so_far, scale=scale):
             prior = (weights * scale[:, None]).square().sum() / (2 * PRIOR**2 * len(known.labels))
             return cross_entropy(logits + so_far @ weights + bias, known.labels) + prior
 
@@ -178,11 +191,13 @@ def test_what_makes_no_sense_is_refused():
         (lambda: anytime.combine(net, "hope"), "ensemble, stacking, product, boosting"),
         (lambda: anytime.combine(net, batches), r"rule=list\(…\) must be one of ensemble, stacking, product"),
         (lambda: anytime.combine(net, None), "rule=None must be one of ensemble"),
-        (lambda: anytime.combine(net, "ensemble", share=1), r"combine\(net, 'ensemble'\): ensemble takes no options"),
+        (lambda: anytime.combine(net, "ensemble", share=1), r"combine\(net, 'ensemble'\): ensemble takes inputs"),
         (lambda: anytime.combine(net, "product", pow=3), r"combine\(net, 'product'\): product takes power$"),
         (lambda: anytime.combine(net, "product", batches), "nothing to fit"),
         (lambda: anytime.combine(net, "stacking"), "must be fitted: add batches"),
         (lambda: anytime.combine(net, "product", power=-1), "power=-1 must be"),
+        (lambda: anytime.combine(net, "ensemble", inputs=[6]), "must be exits of the network, 0 to 5"),
+        (lambda: anytime.combine(net, "ensemble", inputs=-1), "inputs=-1 must be"),
     ]:
         with pytest.raises(anytime.AnytimeError, match=message):
             call()
@@ -236,11 +251,11 @@ def test_collected_outputs_are_those_of_the_combination():
     assert torch.equal(collect(together, [(x, torch.zeros(4).long())]).logits, torch.stack(together(x)).detach())
 
 
-@pytest.mark.parametrize("rule", RULES)
-def test_a_combined_network_is_exported(rule, tmp_path):
+@pytest.mark.parametrize(("rule", "inputs"), [*((rule, None) for rule in RULES), ("stacking", [1]), ("ensemble", [])])
+def test_a_combined_network_is_exported(rule, inputs, tmp_path):
     pytest.importorskip("onnxruntime")
     net, x = anytime.create_model("resann-1-4", in_channels=1), torch.randn(3, 1, 8, 8)
-    net = combined(net, rule).eval()
+    net = combined(net, rule, inputs).eval()
     exported = anytime.load_exported(anytime.export.onnx(net, x, tmp_path))
     for step, expected in zip(exported.steps(x.numpy()), net(x), strict=True):
         torch.testing.assert_close(torch.as_tensor(step.logits), expected.detach(), atol=1e-5, rtol=1e-4)

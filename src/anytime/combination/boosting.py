@@ -1,8 +1,11 @@
 """Boosted exits: each corrects what the exits before it say."""
 
+from collections.abc import Sequence
+from typing import Any
+
 from torch import Tensor
 
-from anytime.combination.rule import Memory, Rule
+from anytime.combination.rule import Rule
 from anytime.errors import check_number
 
 
@@ -23,8 +26,7 @@ class Boosting(Rule):
     Examples:
         >>> import torch
         >>> rule = Boosting(2)
-        >>> first = rule(0, torch.tensor([[2.0, 0.0]]), ())
-        >>> rule(1, torch.tensor([[1.0, 1.0]]), first)[0]
+        >>> rule(1, [torch.tensor([[2.0, 0.0]]), torch.tensor([[1.0, 1.0]])])
         tensor([[2., 1.]])
     """
 
@@ -32,13 +34,16 @@ class Boosting(Rule):
     needs_classes = False
 
     def __init__(self, exits: int, share: float = 0.5) -> None:
-        super().__init__()
-        self.exits, self.share = exits, check_number("share", share)
+        super().__init__(exits)
+        self.share = check_number("share", share)
 
-    def forward(self, exit: int, logits: Tensor, memory: Memory) -> Memory:  # noqa: ARG002
+    def forward(self, exit: int, own: Sequence[Tensor]) -> Tensor:  # noqa: ARG002
         """The sum."""
-        return (logits + self.share * memory[0].detach() if memory else logits,)
+        answer = own[0]
+        for logits in own[1:]:
+            answer = logits + self.share * answer.detach()
+        return answer
 
-    def options(self) -> dict[str, float]:
+    def options(self) -> dict[str, Any]:
         """The arguments that build it again."""
         return {"share": self.share}

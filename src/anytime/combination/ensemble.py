@@ -1,9 +1,11 @@
 """Exit ensembles: every exit answers with a weighted mean over all exits so far."""
 
+from collections.abc import Iterable, Sequence
+
 import torch
 from torch import Tensor
 
-from anytime.combination.rule import Memory, Rule
+from anytime.combination.rule import Rule
 from anytime.evaluation import Outputs
 
 
@@ -15,30 +17,33 @@ class Ensemble(Rule):
         p̄_m(y) ∝ exp Σ_{i≤m} w_{m,i} ln p_i(y) ,
 
     as in Zero Time Waste (Wołczyk et al., NeurIPS 2021) without its bias. Before ``fit`` the weights are the same for
-    all exits so far, 1/m. The exits of one network are an ensemble that costs nothing more than their heads.
+    all of them. The exits of one network are an ensemble that costs nothing more than their heads.
 
     Args:
         exits: Number of exits.
+        inputs: The exits that later ones take into account, see ``Rule``; the sum is over these and the exit itself.
 
     Examples:
         >>> rule = Ensemble(2)
-        >>> first = rule(0, torch.tensor([[2.0, 0.0]]), ())
-        >>> rule(1, torch.tensor([[0.0, 0.0]]), first)[0].diff()       # halfway
+        >>> rule(1, [torch.tensor([[2.0, 0.0]]), torch.tensor([[0.0, 0.0]])]).diff()       # halfway
         tensor([[-1.]])
     """
 
     name = "ensemble"
     weights: Tensor
 
-    def __init__(self, exits: int) -> None:
-        super().__init__()
-        equal = torch.ones(exits, exits).tril() / torch.arange(1, exits + 1)[:, None]
-        self.register_buffer("weights", equal)
+    def __init__(self, exits: int, inputs: Iterable[int] | None = None) -> None:
+        super().__init__(exits, inputs)
+        weights = torch.zeros(exits, exits)
+        for exit in range(exits):
+            heard = self.heard(exit)
+            weights[exit, : len(heard)] = 1 / len(heard)
+        self.register_buffer("weights", weights)
 
-    def forward(self, exit: int, logits: Tensor, memory: Memory) -> Memory:
-        """The weighted sum of the log-probabilities, and these."""
-        so_far = (*memory[1:], logits.float().log_softmax(-1))
-        return ((self.weights[exit, : exit + 1, None, None] * torch.stack(so_far)).sum(0), *so_far)
+    def forward(self, exit: int, own: Sequence[Tensor]) -> Tensor:
+        """The weighted sum of the log-probabilities."""
+        logp = torch.stack(tuple(own), -1).float().log_softmax(-2)
+        return logp @ self.weights[exit, : len(own)].to(logp.dtype)
 
     def fit(self, outputs: Outputs) -> None:
         """Set the weights of every exit to those that minimize its cross-entropy on held-out samples.
@@ -51,7 +56,8 @@ class Ensemble(Rule):
         """
         logp = outputs.logits.double().log_softmax(-1)
         for exit in range(len(logp)):
-            self.weights[exit, : exit + 1] = _newton(logp[: exit + 1].movedim(0, -1), outputs.labels)
+            heard = self.heard(exit)
+            self.weights[exit, : len(heard)] = _newton(logp[heard].movedim(0, -1), outputs.labels)
 
 
 PULL = 1e-4

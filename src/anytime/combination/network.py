@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator
 from inspect import signature
-from itertools import chain
 from typing import Any
 
 from torch import Tensor, nn
@@ -10,9 +9,9 @@ from torch import Tensor, nn
 from anytime.combination.boosting import Boosting
 from anytime.combination.ensemble import Ensemble
 from anytime.combination.product import Product
-from anytime.combination.rule import Memory, Rule
+from anytime.combination.rule import Rule
 from anytime.combination.stacking import Stacking
-from anytime.errors import AnytimeError, options_of, shown
+from anytime.errors import AnytimeError, check_integer, options_of, shown
 from anytime.evaluation import collect
 from anytime.network import Network, ReachedExit, Step, weights_device
 from anytime.preprocessing import Preprocessing
@@ -23,7 +22,11 @@ NAME = "combined"
 
 
 def combine(
-    net: Network, rule: str = "ensemble", batches: Iterable[tuple[Any, Tensor]] | None = None, **options: Any
+    net: Network,
+    rule: str = "ensemble",
+    batches: Iterable[tuple[Any, Tensor]] | None = None,
+    inputs: int | Iterable[int] | None = None,
+    **options: Any,
 ) -> "CombinedNetwork":
     """A network whose exits answer with what all exits so far say together.
 
@@ -40,6 +43,8 @@ def combine(
         rule: one of the above.
         batches: of inputs and labels, to fit ``ensemble`` (held-out ones) or ``stacking`` (the training images, or
             held-out ones where the network has learned those by heart) with.
+        inputs: the exits that later ones take into account with ``ensemble`` or ``stacking``, or how many, evenly
+            spread. Their heads always run, all others only to answer: fewer are faster. Default: all exits.
         options: of the rule, e.g. ``share=0.5`` of ``boosting``.
 
     Examples:
@@ -59,8 +64,10 @@ def combine(
         )
     if not isinstance(rule, str) or rule not in RULES:
         raise AnytimeError(f"rule={shown(rule)} must be one of {', '.join(RULES)}")
+    if isinstance(inputs, int):
+        inputs = spread(net.exits, inputs)
     try:
-        made = RULES[rule](net.exits, **options)  # type: ignore[call-arg]
+        made = RULES[rule](net.exits, **options if inputs is None else {"inputs": inputs, **options})  # type: ignore[call-arg]
     except TypeError:
         raise AnytimeError(f"combine(net, {rule!r}): {rule} takes {options_of(RULES[rule])}") from None
     if batches is not None:
@@ -72,11 +79,23 @@ def combine(
     return CombinedNetwork(net, made)
 
 
+def spread(exits: int, count: int) -> list[int]:
+    """So many exits before the last one, evenly spread.
+
+    Examples:
+        >>> spread(15, 2), spread(15, 4), spread(3, 9)
+        ([4, 9], [2, 5, 8, 11], [0, 1])
+    """
+    count = min(check_integer("inputs", count, least=0), exits - 1)
+    return [(i + 1) * exits // (count + 1) - 1 for i in range(count)]
+
+
 class CombinedNetwork(Network):
     """A network whose exits answer together; ``combine`` makes it.
 
-    A stage of it is a stage of the network with its head and the rule. The state between stages is what the network's
-    own stages pass on, and what the rule remembers of the exits so far, the latest answer first.
+    A stage of it is a stage of the network, with its head if later exits take its logits into account. The state
+    between stages is what the network's own stages pass on, and these logits so far. An exit of it is the exit's own
+    head, if that has not run, and the rule.
 
     Attributes:
         net: the network that is combined.
@@ -100,7 +119,10 @@ class CombinedNetwork(Network):
             inner = {key: value for key, value in net.config.items() if key != "about"}
             self.config = {"model": NAME, "rule": rule.name, "options": rule.options(), "network": inner}
         # In a tuple, so that they are not submodules a second time.
-        self._units = tuple((CombinedStage(i, *unit, rule), _Answer()) for i, unit in enumerate(units))  # type: ignore[arg-type]
+        self._units = tuple(
+            (CombinedStage(i, stage, head if i in rule.inputs else None), CombinedHead(i, head, rule))
+            for i, (stage, head) in enumerate(units)
+        )
 
     @property
     def stage_exits(self) -> list[int | None]:
@@ -108,7 +130,7 @@ class CombinedNetwork(Network):
         return list(range(len(self._units)))
 
     def run_stage(self, stage: int, state: Any) -> Any:
-        """Run one stage of the network, its head and the rule; see ``Network``."""
+        """Run one stage of the network, and its head if later exits need it; see ``Network``."""
         return self._units[stage][0](state)
 
     def exit_after(self, stage: int, state: Any) -> ReachedExit:
@@ -127,12 +149,12 @@ class CombinedNetwork(Network):
 
     @property
     def stages(self) -> list[nn.Module]:
-        """The stages of the network, with their heads and the rule."""
+        """The stages of the network, with the heads that always run."""
         return [stage for stage, _ in self._units]
 
     @property
     def heads(self) -> list[nn.Module]:
-        """What takes the answer from the state."""
+        """What makes the answer."""
         return [answer for _, answer in self._units]
 
     @property
@@ -152,32 +174,47 @@ class CombinedNetwork(Network):
 
     def _steps(self, x: Any, wanted: frozenset[int]) -> Iterator[Step]:
         # By the network's own steps: in training mode a converted network runs its own code, not its stages.
-        memory = ()
-        for step in self.net.steps(x, range(max(wanted, default=-1) + 1)):
-            memory = self.rule(step.exit, step.logits, memory)
+        own: dict[int, Tensor] = {}
+        needed = {i for exit in wanted for i in self.rule.heard(exit)}
+        for step in self.net.steps(x, needed):
+            own[step.exit] = step.logits
             if step.exit in wanted:
-                yield Step(step.exit, memory[0])
+                yield Step(step.exit, self.rule(step.exit, [own[i] for i in self.rule.heard(step.exit)]))
+
+
+Memory = tuple[Tensor, ...]
+"""The logits of the rule's inputs so far."""
 
 
 class CombinedStage(nn.Module):
-    """A stage of a network, its head, and the rule: from a state to the next one, with the answer in it."""
+    """A stage of a network: from its own state and the memory to the next ones; with a head, whose logits are kept."""
 
-    def __init__(self, exit: int, stage: nn.Module, head: nn.Module, rule: Rule) -> None:
+    def __init__(self, exit: int, stage: nn.Module, head: nn.Module | None) -> None:
         super().__init__()
-        self.exit, self.stage, self.head, self.rule = exit, stage, head, rule
+        self.exit, self.stage, self.head = exit, stage, head
 
     def forward(self, state: Any) -> tuple[Any, Memory]:
-        """The network's own state, and what the rule remembers: the answer of this exit first."""
+        """The network's own state, and the memory."""
         inner, memory = state if self.exit else (state, ())
         inner = self.stage(inner)
-        return inner, self.rule(self.exit, ReachedExit(self.head, inner, self.exit)(), memory)
+        return inner, memory if self.head is None else (*memory, ReachedExit(self.head, inner, self.exit)())
 
     def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
         """Those of the stage and of the head; stages of converted networks have theirs elsewhere."""
-        return chain(self.stage.parameters(recurse), self.head.parameters(recurse))
+        yield from self.stage.parameters(recurse)
+        if self.head is not None:
+            yield from self.head.parameters(recurse)
 
 
-class _Answer(nn.Module):
+class CombinedHead(nn.Module):
+    """An exit's answer: its own head, unless that has run, and the rule."""
+
+    def __init__(self, exit: int, head: nn.Module, rule: Rule) -> None:
+        super().__init__()
+        self.exit, self.rule = exit, rule
+        self.head = None if exit in rule.inputs else head
+
     def forward(self, state: tuple[Any, Memory]) -> Tensor:
-        """The answer in a state."""
-        return state[1][0]
+        """The answer."""
+        inner, memory = state
+        return self.rule(self.exit, memory if self.head is None else (*memory, self.head(inner)))

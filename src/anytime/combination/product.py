@@ -1,9 +1,12 @@
 """Product anytime: answers that rarely get worse."""
 
+from collections.abc import Sequence
+from typing import Any
+
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from anytime.combination.rule import Memory, Rule
+from anytime.combination.rule import Rule
 from anytime.errors import check_number
 from anytime.evaluation import Outputs
 
@@ -29,25 +32,26 @@ class Product(Rule):
     Examples:
         >>> import torch
         >>> rule = Product(2, power=1)
-        >>> first = rule(0, torch.tensor([[4.0, 4.0, -4.0]]), ())
-        >>> first[0].softmax(-1).round(decimals=2)
+        >>> own = [torch.tensor([[4.0, 4.0, -4.0]]), torch.tensor([[4.0, -4.0, 4.0]])]
+        >>> rule(0, own[:1]).softmax(-1).round(decimals=2)
         tensor([[0.4800, 0.4800, 0.0300]])
-        >>> rule(1, torch.tensor([[4.0, -4.0, 4.0]]), first)[0].softmax(-1).round(decimals=2)
+        >>> rule(1, own).softmax(-1).round(decimals=2)
         tensor([[0.9300, 0.0000, 0.0600]])
     """
 
     name = "product"
 
     def __init__(self, exits: int, power: float = 4.0) -> None:
-        super().__init__()
-        self.exits, self.power = exits, check_number("power", power)
+        super().__init__(exits)
+        self.power = check_number("power", power)
 
-    def forward(self, exit: int, logits: Tensor, memory: Memory) -> Memory:
+    def forward(self, exit: int, own: Sequence[Tensor]) -> Tensor:
         """The logarithm of the product, up to a constant."""
-        factor = ((exit + 1) / self.exits) ** self.power * log_softplus(logits.float())
-        return (memory[0] + factor if memory else factor,)
+        powers = [((i + 1) / self.exits) ** self.power for i in self.heard(exit)]
+        factors = [power * log_softplus(logits.float()) for power, logits in zip(powers, own, strict=True)]
+        return sum(factors[1:], factors[0])
 
-    def options(self) -> dict[str, float]:
+    def options(self) -> dict[str, Any]:
         """The arguments that build it again."""
         return {"power": self.power}
 

@@ -1,10 +1,13 @@
 """Stacking: every exit answers with a linear function of what all exits so far say."""
 
+from collections.abc import Iterable, Sequence
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from anytime.combination.rule import Memory, Rule
+from anytime.combination.rule import Rule
 from anytime.evaluation import Outputs
 
 PRIOR = 0.5
@@ -29,12 +32,13 @@ class Stacking(Rule):
     Args:
         exits: Number of exits.
         classes: Number of classes; ``fit`` finds it by itself.
+        inputs: The exits that later ones take into account, see ``Rule``; the sum is over these and the exit itself.
 
     Examples:
         >>> logits = torch.tensor([[[1.0, 0.0], [0.0, 1.0]] * 50])       # one exit, which is always wrong
         >>> rule = Stacking(1)
         >>> rule.fit(Outputs(logits, torch.tensor([1, 0] * 50)))
-        >>> rule(0, logits[0, :2], ())[0].argmax(-1)
+        >>> rule(0, [logits[0, :2]]).argmax(-1)
         tensor([1, 0])
     """
 
@@ -42,24 +46,22 @@ class Stacking(Rule):
     weights: Tensor
     biases: Tensor
 
-    def __init__(self, exits: int, classes: int = 0) -> None:
-        super().__init__()
-        self.exits = exits
+    def __init__(self, exits: int, classes: int = 0, inputs: Iterable[int] | None = None) -> None:
+        super().__init__(exits, inputs)
         self._start(classes)
 
     def _start(self, classes: int) -> None:
         """Without corrections."""
         self.classes = classes
-        self.register_buffer("weights", torch.zeros(self.exits, self.exits * classes, classes))
+        self.register_buffer("weights", torch.zeros(self.exits, (len(self.inputs) + 1) * classes, classes))
         self.register_buffer("biases", torch.zeros(self.exits, classes))
 
-    def forward(self, exit: int, logits: Tensor, memory: Memory) -> Memory:
-        """The corrected logits, and those of all exits so far side by side."""
+    def forward(self, exit: int, own: Sequence[Tensor]) -> Tensor:
+        """The corrected logits."""
+        so_far, logits = torch.cat(tuple(own), -1), own[-1]
         dtype = torch.promote_types(logits.dtype, torch.float32)  # sums of many products: 16 bits are too few
-        logits = logits.to(dtype)
-        so_far = torch.cat([*memory[1:], logits], -1)
         weights, bias = self.weights[exit, : so_far.shape[-1]].to(dtype), self.biases[exit].to(dtype)
-        return logits + F.linear(so_far, weights.T, bias), so_far
+        return logits.to(dtype) + F.linear(so_far.to(dtype), weights.T, bias)
 
     @torch.inference_mode(False)
     def fit(self, outputs: Outputs) -> None:
@@ -71,13 +73,13 @@ class Stacking(Rule):
         logits = outputs.logits.double()
         self._start(logits.shape[-1])
         for exit in range(len(logits)):
-            so_far = torch.cat(list(logits[: exit + 1]), -1)
+            so_far = torch.cat(list(logits[self.heard(exit)]), -1)
             weights, bias = _fitted(logits[exit], so_far, outputs.labels.clone())  # no tensor of inference mode
             self.weights[exit, : len(weights)], self.biases[exit] = weights, bias
 
-    def options(self) -> dict[str, float]:
+    def options(self) -> dict[str, Any]:
         """The arguments that build it again."""
-        return {"classes": self.classes}
+        return {"classes": self.classes, **super().options()}
 
 
 def _fitted(own: Tensor, so_far: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
