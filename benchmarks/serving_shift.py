@@ -69,14 +69,16 @@ def without_a_shift(net: anytime.Network, data: anytime.Data) -> None:
     """How many monitors alarm or warn that see test images, each in an order of its own."""
     policy = anytime.Policy.load(FOLDER)
     outputs = collect(net, data.batches(data.test))
-    chosen = outputs.logits[policy.choose_exits(outputs.logits), torch.arange(len(outputs.labels))].argmax(-1).tolist()
+    exits = policy.choose_exits(outputs.logits)
+    left = (exits < len(outputs.logits) - 1).tolist()
+    chosen = outputs.logits[exits, torch.arange(len(exits))].argmax(-1).tolist()
     last, labels = outputs.logits[-1].argmax(-1).tolist(), outputs.labels.tolist()
     draw, alarms, warnings = np.random.default_rng(0), 0, 0
     scores = Monitor(policy).score(outputs.logits[0])
     for _ in range(RUNS):
         monitor = Monitor(policy, DELTA)
         for i in draw.integers(len(labels), size=AUDITS).tolist():
-            monitor.compare(chosen[i], last[i])
+            monitor.compare(chosen[i], last[i], left[i])
             monitor.label(chosen[i], last[i], labels[i])
             monitor.see(scores[i])
         alarms += monitor.alarm is not None
@@ -126,7 +128,7 @@ def shifted(name: str, clean: list[Image.Image], later: list[Image.Image], chang
             found = about(port)
             warned = sent if warned is None and found["warning"] else warned
             alarmed = sent if alarmed is None and found["alarm"] else alarmed
-            keys = ("seen", "audited", "disagreement", "allowed", "evidence", "shares")
+            keys = ("seen", "audited", "disagreement", "allowed", "early", "early_allowed", "evidence", "shares")
             trail.append({"sent": sent, **{key: found[key] for key in keys}})
     RESULTS["facts"][f"{name}_trail"] = trail
     print(f"{name}: warned after {warned}, alarmed after {alarmed} requests; the shift came after {BEFORE}")

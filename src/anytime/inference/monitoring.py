@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from anytime.errors import AnytimeError, check_number
-from anytime.inference.policy import HeldOut, Policy, Scorer
+from anytime.inference.policy import Policy, Scorer
 from anytime.inference.risk import CANDIDATES
 
 BETS = np.geomspace(1e-4, 0.9, 24)
@@ -126,6 +126,8 @@ def share_at_most(share: float, samples: int, delta: float) -> float:
 
     The largest u with n · KL(share ‖ u) ≤ ln(1/δ) (Chernoff).
     """
+    if not samples:
+        return 1.0
 
     def divergence(u: float) -> float:
         parts = ((share, u), (1 - share, 1 - u))
@@ -152,6 +154,10 @@ class Report:
     """Share of the samples that are answered otherwise than by the last exit."""
     allowed: float
     """The largest share that the calibration allows."""
+    early: tuple[float, float]
+    """The same share of the samples that left early."""
+    early_allowed: float
+    """The largest such share that the calibration allows."""
     risk: tuple[float, float]
     """The accuracy lost by leaving early."""
     promised: float | None
@@ -159,7 +165,7 @@ class Report:
     alarm: str | None
     """Why the promise no longer holds."""
     warning: str | None
-    """Why the inputs are unlike those of the calibration."""
+    """What is unlike the calibration, though the promise may hold."""
     evidence: dict[str, float]
     """Of ``disagreement``, ``risk`` and ``inputs``: the capital divided by that which raises the alarm or warning."""
     shares: list[float]
@@ -176,10 +182,11 @@ class Monitor:
     - **Alarm**: more samples are answered otherwise than by the last exit than the calibration allows, or, of those
       with labels, more accuracy is lost than ``calibrate(risk=…)`` promised. Without a shift it is raised with
       probability δ at most, half of it for each of the two, at any time.
-    - **Warning**: the first exit's scores are distributed unlike those of the held-out samples. With F their
-      distribution function, F̂ that of n held-out samples and q_1 … q_9 their deciles, |F(q_j) − F̂(q_j)| exceeds
-      √(ln(4/δ) / 2n) for some j with probability δ/2 at most (Massart 1990). Gamblers bet against each of these 18
-      bounds for another δ/2.
+    - **Warning**: something is unlike the calibration, though the promise may hold, since unsure samples go deeper.
+      Either, of the samples that leave early, more are answered otherwise than by the last exit. Or the first exit's
+      scores are distributed otherwise: with F their distribution function, F̂ that of n held-out samples and q_1 … q_9
+      their deciles, |F(q_j) − F̂(q_j)| exceeds √(ln(8/δ) / 2n) for some j with probability δ/4 at most (Massart 1990),
+      and gamblers bet against each of these 18 bounds for another δ/4.
 
     Without a shift means: each sample, given those before it, is drawn as the held-out ones were. What is allowed is
     the policy's risk where that is about the last exit's answers (``labels=False``); else the share among the held-out
@@ -208,20 +215,24 @@ class Monitor:
                 "this policy does not say what its held-out samples looked like, so that later ones cannot be compared "
                 "with them: make it again with anytime.calibrate(net, validation, risk=0.02, delta=0.05)"
             )
-        self.policy, self.held_out, self.delta = policy, policy.held_out, delta
+        self.policy, self.delta = policy, delta
+        self.held_out = held_out = policy.held_out
         self.alarm: str | None = None
         self.warning: str | None = None
         if policy.risk is not None and not policy.labels:
             self.allowed, self._limit = policy.risk, 2 / delta
         else:
-            self.allowed = _allowed(self.held_out, delta / 4)
+            self.allowed = share_at_most(held_out.differ, held_out.samples, delta / 4 / CANDIDATES)
             self._limit = 4 / delta
-        margin = sqrt(log(4 / delta) / (2 * self.held_out.samples))
-        bounds = [min(share + margin, 1.0) for below in self.held_out.below for share in (below, 1 - below)]
+        early = max(held_out.early, 1e-9)
+        share, number = min(held_out.differ / early, 1.0), round(early * held_out.samples)
+        self.early_allowed = share_at_most(share, number, delta / 4 / CANDIDATES)
+        margin = sqrt(log(8 / delta) / (2 * held_out.samples))
+        bounds = [min(share + margin, 1.0) for below in held_out.below for share in (below, 1 - below)]
         self._differs = Evidence([self.allowed])
         self._loses = Evidence([1.0 if policy.risk is None else policy.risk], low=-1.0)
-        self._unlike = Evidence(bounds)
-        self._compared, self._lost = {0: 0, 1: 0}, {-1: 0, 0: 0, 1: 0}
+        self._early, self._unlike = Evidence([self.early_allowed]), Evidence(bounds)
+        self._compared, self._left, self._lost = {0: 0, 1: 0}, {0: 0, 1: 0}, {-1: 0, 0: 0, 1: 0}
         self._latest: deque[int] = deque(maxlen=1000)
 
     def see(self, score: float) -> None:
@@ -229,15 +240,29 @@ class Monitor:
         place = bisect_left(self.held_out.cutoffs, score)
         self._latest.append(place)
         self._unlike.note([is_below for j in range(9) for is_below in (place <= j, place > j)])
-        if self.warning is None and self._unlike.capital >= 2 / self.delta:
+        if self.warning is None and self._unlike.capital >= 4 / self.delta:
             self.warning = (
                 f"after {self._unlike.count:,} samples: the first exit's scores are distributed unlike those of the "
                 "calibration; the inputs may have changed"
             )
 
-    def compare(self, early: int, last: int) -> None:
-        """Note the answer that the policy gave to an audited sample, and the last exit's: numbers of classes."""
+    def compare(self, early: int, last: int, left: bool = True) -> None:
+        """Note the answer that the policy gave to an audited sample, and the last exit's.
+
+        Args:
+            early: the number of the class that the policy's exit gave.
+            last: that of the last exit.
+            left: whether the sample left before the last exit.
+        """
         self._compared[int(early != last)] += 1
+        if left:
+            self._left[int(early != last)] += 1
+            self._early.note([early != last])
+            if self.warning is None and self._early.capital >= 4 / self.delta:
+                self.warning = (
+                    f"after {self._early.count:,} audited samples that left early: more than {self.early_allowed:.2%} "
+                    "of such are answered otherwise than by the last exit"
+                )
         self._differs.note([early != last])
         if self.alarm is None and self._differs.capital >= self._limit:
             self.alarm = (
@@ -263,10 +288,11 @@ class Monitor:
             logits: exits × samples × classes.
             labels: of the samples.
         """
-        chosen = logits[self.policy.choose_exits(logits), torch.arange(logits.shape[1])].argmax(-1).tolist()
+        exits = self.policy.choose_exits(logits)
+        chosen, left = logits[exits, torch.arange(len(exits))].argmax(-1).tolist(), exits < len(logits) - 1
         last = logits[-1].argmax(-1).tolist()
         for i, (early, late) in enumerate(zip(chosen, last, strict=True)):
-            self.compare(early, late)
+            self.compare(early, late, bool(left[i]))
             if labels is not None:
                 self.label(early, late, int(labels[i]))
 
@@ -280,7 +306,8 @@ class Monitor:
         evidence = {
             "disagreement": self._differs.capital / self._limit,
             "risk": self._loses.capital * self.delta / 2,
-            "inputs": self._unlike.capital * self.delta / 2,
+            "early": self._early.capital * self.delta / 4,
+            "inputs": self._unlike.capital * self.delta / 4,
         }
         shares = [latest.count(place) / max(len(latest), 1) for place in range(len(self.held_out.cutoffs) + 1)]
         return Report(
@@ -289,6 +316,8 @@ class Monitor:
             labeled=self._loses.count,
             disagreement=interval(self._compared, self.delta),
             allowed=self.allowed,
+            early=interval(self._left, self.delta),
+            early_allowed=self.early_allowed,
             risk=interval(self._lost, self.delta),
             promised=promised,
             alarm=self.alarm,
@@ -296,8 +325,3 @@ class Monitor:
             evidence=evidence,
             shares=shares,
         )
-
-
-def _allowed(held_out: HeldOut, delta: float) -> float:
-    """The share of other answers that held-out samples allow, though one of ``CANDIDATES`` thresholds was chosen."""
-    return share_at_most(held_out.differ, held_out.samples, delta / CANDIDATES)

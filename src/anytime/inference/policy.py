@@ -41,6 +41,8 @@ class HeldOut:
     samples: int
     differ: float
     """Share of those that the policy answers otherwise than the last exit does."""
+    early: float
+    """Share of those that leave before the last exit."""
     cutoffs: list[float]
     """Deciles of the first exit's score."""
     below: list[float]
@@ -48,7 +50,7 @@ class HeldOut:
 
     def __post_init__(self) -> None:
         check_integer("the number of held-out samples", self.samples)
-        for share in (self.differ, *self.below):
+        for share in (self.differ, self.early, *self.below):
             check_number("a share of held-out samples", share, most=1)
         for cutoff in self.cutoffs:
             check_number("a decile of held-out samples", cutoff, least=-inf)
@@ -167,12 +169,14 @@ class Policy:
 
     def remembering(self, logits: Tensor) -> "Policy":
         """The same policy with what these held-out samples look like, given as exits × samples × classes."""
-        chosen = logits[self.choose_exits(logits), torch.arange(logits.shape[1])]
+        exits = self.choose_exits(logits)
+        chosen, early = logits[exits, torch.arange(logits.shape[1])], exits < len(logits) - 1
         scores = Scorer(self.score, self.temperatures).score(0, logits[0])
         cutoffs = scores.quantile(torch.arange(1, 10, dtype=scores.dtype) / 10)
         below = (scores[:, None] <= cutoffs).double().mean(0)
         differ = (chosen.argmax(-1) != logits[-1].argmax(-1)).double().mean().item()
-        return replace(self, held_out=HeldOut(len(scores), differ, cutoffs.tolist(), below.tolist()))
+        share = early.double().mean().item()
+        return replace(self, held_out=HeldOut(len(scores), differ, share, cutoffs.tolist(), below.tolist()))
 
     def save(self, folder: str | Path) -> Path:
         """Write it beside a model, as ``policy.json``."""

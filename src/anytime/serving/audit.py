@@ -71,6 +71,8 @@ class Sample:
     """Whether it is answered or failed."""
     classes: tuple[int, int] | None = None
     """The policy's answer and the last exit's, once they are known."""
+    left: bool = False
+    """Whether it left early."""
     label: int | None = None
 
 
@@ -160,6 +162,7 @@ class Audit:
         else:
             outputs = torch.stack(logits)
             exit = int(self.policy.choose_exits(outputs)[0])
+            sample.left = exit < len(outputs) - 1
             self._audited(sample, (int(outputs[exit].argmax()), int(outputs[-1].argmax())))
         self._work()
 
@@ -170,7 +173,7 @@ class Audit:
         if classes is None:
             self._by_id.pop(sample.id, None)
             return
-        self._note(partial(self.monitor.compare, *classes))
+        self._note(partial(self.monitor.compare, *classes, sample.left))
         if sample.label is not None:
             self._labeled(sample)
 
@@ -192,8 +195,10 @@ class Audit:
 
     def _note(self, note: Callable[[], object]) -> None:
         """Let the monitor learn; on its first alarm say so, and fall back if that was asked for."""
-        before = self.monitor.alarm
+        before, warned = self.monitor.alarm, self.monitor.warning
         note()
+        if self.monitor.warning != warned:
+            LOG.warning("%s: %s", self.name, self.monitor.warning)
         if self.monitor.alarm == before:
             return
         LOG.error("%s: %s", self.name, self.monitor.alarm)

@@ -106,7 +106,11 @@ class _Engines:
             if (audit := served.loaded.audit) is None:
                 continue
             report = audit.monitor.report()
-            bounds = {"disagreement": (*report.disagreement, report.allowed), "lost": (*report.risk, report.promised)}
+            bounds = {
+                "disagreement": (*report.disagreement, report.allowed),
+                "early_disagreement": (*report.early, report.early_allowed),
+                "lost": (*report.risk, report.promised),
+            }
             for name, each in bounds.items():
                 for bound, value in zip(("lower", "upper", "allowed"), each, strict=True):
                     if value is not None:
@@ -116,7 +120,7 @@ class _Engines:
             for name, value in report.evidence.items():
                 found["evidence_ratio"].add_metric([model, name], value)
             found["alarm"].add_metric([model, "promise"], report.alarm is not None)
-            found["alarm"].add_metric([model, "inputs"], report.warning is not None)
+            found["alarm"].add_metric([model, "calibration"], report.warning is not None)
             found["fallen_back"].add_metric([model], audit.fallen_back)
         return list(found.values())
 
@@ -127,9 +131,10 @@ _AUDITS = {
         "Share of samples answered otherwise than by the last exit.",
         ["bound"],
     ),
+    "early_disagreement_ratio": ("The same share of the samples that left early.", ["bound"]),
     "lost_ratio": ("Accuracy lost by leaving early, of samples with labels.", ["bound"]),
     "evidence_ratio": ("Evidence for a shift, divided by what raises the alarm or warning.", ["test"]),
-    "alarm": ("1 once the calibration's promise no longer holds, or the inputs are unlike its.", ["about"]),
+    "alarm": ("1 once the promise no longer holds, or samples are unlike the calibration's.", ["about"]),
     "fallen_back": ("1 once no sample leaves early any more, after an alarm.", []),
 }
 """By its name after ``anytime_``: what it is, and its labels besides the model."""

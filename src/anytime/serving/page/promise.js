@@ -35,7 +35,7 @@ export class PromiseView {
 
   show(found) {
     for (const figure of $("promise").querySelectorAll("figure")) figure.hidden = found.audited === null;
-    $("promise-inputs").textContent = found.warning ? `Inputs: ${found.warning}.` : "";
+    $("promise-inputs").textContent = found.warning ? `Unlike the calibration, ${found.warning}.` : "";
     if (found.audited === null) {
       $("promise-state").value = "not watched";
       $("promise-why").textContent = found.reason;
@@ -51,6 +51,7 @@ export class PromiseView {
     $("labeled").textContent = `${found.labeled.toLocaleString("en")} labels came back`;
     $("seen").textContent = `latest ${Math.min(found.seen, 1000).toLocaleString("en")} of ${found.seen.toLocaleString("en")} requests`;
     drawInterval($("disagreement"), found.disagreement, found.allowed, "allowed");
+    drawInterval($("early"), found.early, found.early_allowed, "allowed");
     drawInterval($("lost"), found.risk, found.promised, "promised");
     drawInputs($("inputs"), found.shares, found.below, found.seen);
   }
