@@ -113,7 +113,7 @@ def serving_shift(results: Results) -> str:
     found = results("serving_shift")["facts"]
     shifts = {"none": "none", "blur": "blurred", "contrast": "low contrast", "svhn": "house numbers (SVHN)"}
     lines = [
-        "| inputs after the shift | answers unlike the last exit's, at least | requests until the warning | until the alarm | audited by then |",
+        "| inputs after the shift | requests until the warning | until the alarm | audited by then | of the answers that left early, unlike the last exit's |",
         "|---|---:|---:|---:|---:|",
     ]
     for name, text in shifts.items():
@@ -124,7 +124,8 @@ def serving_shift(results: Results) -> str:
         end = trail[-1]
         at = next((each for each in trail if each["sent"] - found["before"] == found[f"{name}_alarm"]), end)
         audited = at["audited"] - next(each["audited"] for each in trail if each["sent"] >= found["before"])
-        lines.append(f"| {text} | {percent(end['disagreement'][0])} % | {' | '.join(when)} | {audited:,} |")
+        bounds = "–".join(percent(bound) for bound in at["early"]) + " %"
+        lines.append(f"| {text} | {' | '.join(when)} | {audited:,} | {bounds} |")
     return "\n" + "\n".join(lines) + "\n"
 
 
