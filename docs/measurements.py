@@ -74,6 +74,9 @@ MEASUREMENTS = {
         "guarantees", GUARANTEES, f"--data data runs/{RECOMMENDED.removesuffix('-stacking')}"
     ),
     "guarantees": benchmark("guarantees", GUARANTEES, "--data data " + " ".join(f"runs/{name}" for name in NETWORKS)),
+    "serving_shift": benchmark(
+        "serving_shift", [f"{SRC}/inference/monitoring.py", f"{SRC}/serving/audit.py"], "--data data"
+    ),
     "serving_optimum": benchmark("serving_optimum", SCHEDULER),
     "serving_rush": benchmark("serving_rush", SCHEDULER, "runs/cifar10-resann-9-16"),
     "serving_decision": benchmark("serving_decision", SCHEDULER),

@@ -108,7 +108,29 @@ def serving_faults(results: Results) -> str:
     return "\n" + "\n".join(lines) + "\n"
 
 
+def serving_shift(results: Results) -> str:
+    """After how many requests a server noticed that its inputs had changed."""
+    found = results("serving_shift")["facts"]
+    shifts = {"none": "none", "blur": "blurred", "contrast": "low contrast", "svhn": "house numbers (SVHN)"}
+    lines = [
+        "| inputs after the shift | requests until the warning | until the alarm | audited by then | of the answers that left early, unlike the last exit's |",
+        "|---|---:|---:|---:|---:|",
+    ]
+    for name, text in shifts.items():
+        trail = found[f"{name}_trail"]
+        when = [
+            f"{found[f'{name}_{what}']:,.0f}" if found[f"{name}_{what}"] >= 0 else "–" for what in ("warning", "alarm")
+        ]
+        end = trail[-1]
+        at = next((each for each in trail if each["sent"] - found["before"] == found[f"{name}_alarm"]), end)
+        audited = at["audited"] - next(each["audited"] for each in trail if each["sent"] >= found["before"])
+        bounds = "–".join(percent(bound) for bound in at["early"]) + " %"
+        lines.append(f"| {text} | {' | '.join(when)} | {audited:,} | {bounds} |")
+    return "\n" + "\n".join(lines) + "\n"
+
+
 TABLES = {
+    "serving_shift": serving_shift,
     "serving_lead": serving_lead,
     "serving_load": serving_load,
     "serving_http": serving_http,

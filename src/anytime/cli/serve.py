@@ -14,6 +14,7 @@ from anytime.serving.start import PACKAGES
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
 
+    from anytime.serving.audit import Auditing
     from anytime.serving.served import Served
 
 FOLDERS = (
@@ -36,6 +37,12 @@ def serve(
                                                 "/v2/health/ready says 503.")] = 0.0,
     proxy: Annotated[list[str] | None, Option(help="Address or network of a proxy whose X-Request-Start, "
                                                    "X-Request-Deadline and X-Forwarded-For count; repeatable.")] = None,
+    audit: Annotated[float, Option(help="Share of the requests that are also answered by the last exit, when there is "
+                                        "time, to see whether leaving early still keeps the promise of `anytime "
+                                        "calibrate --risk`; 0 for none.")] = 0.01,
+    false_alarms: Annotated[float, Option(help="Chance that an alarm is ever raised though nothing changed.")] = 0.05,
+    fall_back: Annotated[bool, Option("--fall-back", help="After an alarm no sample leaves early any more: slower, "
+                                                          "and as right as the last exit.")] = False,
     access_log: Annotated[bool, Option(help="One line of JSON per request, on standard error.")] = True,
 ) -> None:  # fmt: skip
     """Answer requests over HTTP, each before its deadline, with the deepest exit that the load allows.
@@ -53,8 +60,11 @@ def serve(
     check_integer("--queue", queue)
     check_integer("--port", port, least=0, most=65535)
     check_number("--drain-seconds", drain_seconds, most=3600)
+    check_number("--audit", audit, most=1)
+    check_number("--false-alarms", false_alarms, above=0, below=1)
     for package in PACKAGES:
         require(package, "serve")
+    from anytime.serving.audit import Auditing
     from anytime.serving.limits import Limits
     from anytime.serving.server import read_token
     from anytime.serving.server import serve as serve_models
@@ -65,7 +75,7 @@ def serve(
     logging.getLogger("anytime.access").disabled = not access_log
     folders = _named(runs or [])
     serve_models(
-        partial(_load, folders, backend, engines, queue),
+        partial(_load, folders, backend, engines, queue, Auditing(audit, false_alarms, fall_back)),
         host,
         port,
         token=token,
@@ -90,9 +100,14 @@ def _named(runs: list[Path]) -> dict[str, Path]:
 
 
 def _load(
-    folders: dict[str, Path], backend: str, engines: int, queue: int, loop: "AbstractEventLoop"
+    folders: dict[str, Path],
+    backend: str,
+    engines: int,
+    queue: int,
+    auditing: "Auditing",
+    loop: "AbstractEventLoop",
 ) -> "dict[str, Served]":
     from anytime.serving.served import Served
 
     make_engine = partial(start_engine, backend=backend, processes=engines, queue=queue, loop=loop)
-    return {name: Served(name, folder, partial(make_engine, folder)) for name, folder in folders.items()}
+    return {name: Served(name, folder, partial(make_engine, folder), auditing) for name, folder in folders.items()}

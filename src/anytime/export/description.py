@@ -134,7 +134,7 @@ def _checked(content: dict[str, Any]) -> Description:
         costs=Costs(**{name: _counts(costs[name]) for name in ("macs", "params", "heads")}),
         counted=[_counts(shape) for shape in content["counted"]],
         preprocessing=None if prepare is None else Preprocessing(**prepare),
-        policy=None if policy is None else Policy(**policy),
+        policy=None if policy is None else Policy.of(policy),
         about=dict(content["about"]),
         files=files,
     )

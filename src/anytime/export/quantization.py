@@ -78,7 +78,7 @@ def int8(
 
 def policy_in_int8(policy: Policy | None) -> Policy | None:
     """The policy of a network in integers, given that in floats: without its promise, which is for other logits."""
-    return policy and replace(policy, risk=None, delta=None)
+    return policy and replace(policy, risk=None, delta=None, held_out=None)
 
 
 def _quantized(

@@ -6,7 +6,8 @@ from anytime.inference.calibration import calibrate
 from anytime.inference.conformal import ConformalSets, conformal_sets
 from anytime.inference.latency import Profile, profile
 from anytime.inference.limits import Prediction, UnfinishedError, predict
-from anytime.inference.policy import Policy
+from anytime.inference.monitoring import Monitor, Report
+from anytime.inference.policy import HeldOut, Policy
 from anytime.inference.real_time import realtime
 from anytime.inference.risk import control_risk
 
@@ -14,9 +15,12 @@ __all__ = [
     "BackgroundPrediction",
     "BatchTimes",
     "ConformalSets",
+    "HeldOut",
+    "Monitor",
     "Policy",
     "Prediction",
     "Profile",
+    "Report",
     "UnfinishedError",
     "astart",
     "calibrate",

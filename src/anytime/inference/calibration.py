@@ -111,7 +111,8 @@ def calibrate(
     assert risk is not None
     if not labels:
         outputs = outputs._replace(labels=outputs.logits[-1].argmax(-1))
-    return replace(control_risk(outputs, spent, risk, delta, score), unit="seconds" if unit == "seconds" else "macs")
+    policy = control_risk(outputs, spent, risk, delta, score)
+    return replace(policy, labels=labels, unit="seconds" if unit == "seconds" else "macs")
 
 
 def _without_labels(net: Network, item: Any) -> Batch:
@@ -166,7 +167,7 @@ def fit_policy(
 ) -> Policy:
     """The policy for the outputs of a network; see ``calibrate``."""
     scores, temperatures = _fit_scores(outputs, score)
-    return _meet(scores, costs, budget, unit, score, rule, temperatures)
+    return _meet(scores, costs, budget, unit, score, rule, temperatures).remembering(outputs.logits)
 
 
 def _fit_scores(outputs: Outputs, score: str) -> tuple[Tensor, list[float]]:

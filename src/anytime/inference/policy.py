@@ -1,7 +1,7 @@
 """Early exit per sample: each leaves the batch at the first exit that is sure of it."""
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
 from math import inf, log
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from anytime.errors import AnytimeError, check_number
+from anytime.errors import AnytimeError, check_integer, check_number
 from anytime.files import read_json, write_json
 from anytime.inputs import as_input, check_outputs, explained
 from anytime.losses import per_sample
@@ -35,6 +35,30 @@ class Answers(NamedTuple):
 
 
 @dataclass(frozen=True)
+class HeldOut:
+    """What the samples of a calibration looked like: a ``Monitor`` compares those after deployment with them."""
+
+    samples: int
+    differ: float
+    """Share of those that the policy answers otherwise than the last exit does."""
+    early: float
+    """Share of those that leave before the last exit."""
+    cutoffs: list[float]
+    """Deciles of the first exit's score."""
+    below: list[float]
+    """Share of the samples whose score is at most each of them."""
+
+    def __post_init__(self) -> None:
+        check_integer("the number of held-out samples", self.samples)
+        for share in (self.differ, self.early, *self.below):
+            check_number("a share of held-out samples", share, most=1)
+        for cutoff in self.cutoffs:
+            check_number("a decile of held-out samples", cutoff, least=-inf)
+        if len(self.cutoffs) != len(self.below):
+            raise AnytimeError("held-out samples have a share for each decile")
+
+
+@dataclass(frozen=True)
 class Policy:
     """When a sample leaves: at the first exit whose score reaches its threshold. ``calibrate`` makes one.
 
@@ -51,6 +75,8 @@ class Policy:
         unit: the unit of the budget: ``macs`` or ``seconds``.
         risk: the accuracy that leaving early may cost, if ``calibrate`` was asked for one.
         delta: the chance that it costs more; None: it does not on average.
+        labels: whether the risk is about right answers; False: about answers that equal the last exit's.
+        held_out: what the held-out samples looked like; None if it is not known.
 
     Examples:
         >>> policy = Policy("confidence", [0.9], [1.0, 1.0], costs=[1.0, 3.0], shares=[0.5, 0.5], budget=2.0)
@@ -70,6 +96,8 @@ class Policy:
     unit: str = "macs"
     risk: float | None = None
     delta: float | None = None
+    labels: bool = True
+    held_out: HeldOut | None = None
 
     def predict(self, net: Network, x: Any) -> Answers:
         """Predictions for a batch; samples that leave are removed from it before the next stage.
@@ -139,6 +167,17 @@ class Policy:
         """The average cost of a sample, given the exit at which each left."""
         return torch.tensor(self.costs, dtype=torch.float64)[exits.cpu()].mean().item()
 
+    def remembering(self, logits: Tensor) -> "Policy":
+        """The same policy with what these held-out samples look like, given as exits × samples × classes."""
+        exits = self.choose_exits(logits)
+        chosen, early = logits[exits, torch.arange(logits.shape[1])], exits < len(logits) - 1
+        scores = Scorer(self.score, self.temperatures).score(0, logits[0])
+        cutoffs = scores.quantile(torch.arange(1, 10, dtype=scores.dtype) / 10)
+        below = (scores[:, None] <= cutoffs).double().mean(0)
+        differ = (chosen.argmax(-1) != logits[-1].argmax(-1)).double().mean().item()
+        share = early.double().mean().item()
+        return replace(self, held_out=HeldOut(len(scores), differ, share, cutoffs.tolist(), below.tolist()))
+
     def save(self, folder: str | Path) -> Path:
         """Write it beside a model, as ``policy.json``."""
         if callable(self.score):
@@ -156,9 +195,15 @@ class Policy:
                 f"{folder} has no {FILE}: make one with anytime.calibrate(net, validation, budget).save(folder)"
             )
         try:
-            return Policy(**read_json(path, sealed=True))
+            return Policy.of(read_json(path, sealed=True))
         except (TypeError, ValueError) as error:
             raise AnytimeError(f"{path} is damaged ({error}): make it again with anytime.calibrate") from error
+
+    @staticmethod
+    def of(content: Mapping[str, Any]) -> "Policy":
+        """The policy that JSON describes."""
+        held_out = content.get("held_out")
+        return Policy(**{**content, "held_out": None if held_out is None else HeldOut(**held_out)})
 
     def __post_init__(self) -> None:
         lists = [self.temperatures, self.costs, self.shares, [t for t in self.thresholds if t is not None]]

@@ -83,7 +83,8 @@ def control_risk(
     left = exits[taken]
     each: list[float | None] = [None if threshold == inf else threshold] * (len(costs) - 1)
     spent = torch.tensor(costs, dtype=torch.float64)[left].mean().item()
-    return Policy(score, each, temperatures, costs, shares(left, len(costs)), spent, "macs", risk, delta)
+    policy = Policy(score, each, temperatures, costs, shares(left, len(costs)), spent, "macs", risk, delta)
+    return policy.remembering(testing.logits)
 
 
 def _split(outputs: Outputs) -> tuple[Outputs, Outputs]:

@@ -13,6 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from anytime.serving import inference
 from anytime.serving.embedded import samples, samples_for
 from anytime.serving.guard import Guard
+from anytime.serving.labels import labels, monitor
 from anytime.serving.metrics import CONTENT_TYPE
 from anytime.serving.predict import predict, stream
 from anytime.serving.replies import explain, json_reply
@@ -52,6 +53,8 @@ def create_app(service: Service, token: str | None = None, hosts: Iterable[str] 
         Route("/predict", predict, methods=["POST"]),
         Route("/stream", stream, methods=["POST"]),
         Route("/rush", rush, methods=["POST"]),
+        Route("/labels", labels, methods=["POST"]),
+        Route("/monitor", monitor),
         Route(v2, inference.server),
         Route(f"{v2}/health/live", inference.live),
         Route(f"{v2}/health/ready", inference.ready),

@@ -11,6 +11,7 @@ from typing import Any
 
 from anytime.errors import AnytimeError
 from anytime.inference.measuring import kind_of
+from anytime.inference.policy import Policy
 from anytime.network import tensors_of
 from anytime.serving.arena import Arena
 from anytime.serving.model import Model
@@ -68,6 +69,8 @@ class Crew:
         self.pace: dict[Any, Pace] = {}
         self.replaces = processes > 0
         """Whether a worker that has died is replaced."""
+        self._policy: Policy | None = None
+        """That all workers use instead of the model's, if there is one."""
         self._spare: ProcessWorker | None = None
         self._wants_spare = spare and processes > 0
         self._arena: Arena | None = None
@@ -100,6 +103,13 @@ class Crew:
         """Put an input into shared memory, if there is any."""
         return None if self._arena is None else self._arena.put(x)
 
+    def use(self, policy: Policy) -> None:
+        """Let samples leave by this policy, in all workers and those that take their places."""
+        with self._lock:
+            self._policy = policy
+            for worker in self.workers:
+                worker.send(policy)
+
     def release(self, slot: int) -> None:
         """Free its place."""
         assert self._arena is not None
@@ -114,6 +124,8 @@ class Crew:
             closed = self._closed
             if not closed:
                 self.pace[worker] = Pace()
+                if self._policy is not None:
+                    worker.send(self._policy)
                 self.workers = [*self.workers, worker]
         if closed:
             worker.close()

@@ -248,7 +248,7 @@ class Engine:
 
     def _answered(self, request: Request, event: Event) -> None:
         complete, now = event.exit + 1 == len(self._exits), time.perf_counter()
-        answer = Answer(event.logits, event.exit, complete, now - request.begun, event.stopped_by)
+        answer = Answer(event.logits, event.exit, complete, now - request.begun, event.stopped_by, event.score)
         if event.kind == "exit":
             if request.on_exit is None or event.exit <= request.shown:  # run again after a death
                 return
@@ -300,6 +300,12 @@ class Engine:
     def _overdue(self, request: Request, seconds: float) -> None:
         if self._withdraw(request):
             self._fail(request, UnfinishedError("deadline", seconds))
+
+    def use(self, policy: Policy) -> None:
+        """Let samples leave by another policy from now on; one of the same score, for an engine that has a policy."""
+        if self.model.policy is None or self.model.policy.score != policy.score:
+            raise AnytimeError("an engine's policy is replaced by one with the same score: start it with such a policy")
+        self._crew.use(policy)
 
     @property
     def ready(self) -> bool:

@@ -1,7 +1,9 @@
 """One request for predictions, from its arrival to its reply, and its place in the event loop's time."""
 
 import asyncio
+import secrets
 from dataclasses import dataclass, field
+from itertools import count
 from time import perf_counter
 from typing import Any
 
@@ -12,6 +14,14 @@ from anytime.serving.booking import Route, Work
 from anytime.serving.engine import Answer
 from anytime.serving.served import Loaded
 
+_prefix, _numbers = secrets.token_hex(4), count(1)
+
+
+def new_id() -> str:
+    """A name for a request that has none."""
+    return f"{_prefix}-{next(_numbers)}"
+
+
 LATE = "the deadline passed before the input was read"
 
 
@@ -21,6 +31,8 @@ class Exchange:
 
     route: str
     work: Work
+    id: str = field(default_factory=new_id)
+    """By which the client may send the label later."""
     task: "asyncio.Task[Any] | None" = field(default_factory=asyncio.current_task)
     came: float = field(default_factory=perf_counter)
     """When its last byte came: deadlines count from then, since before the server can do nothing."""
@@ -79,8 +91,15 @@ class Exchange:
             raise HTTPException(504, LATE)
         return left
 
-    def admit(self, loaded: Loaded, x: Any, **options: Any) -> "asyncio.Future[Answer]":
-        """Give a sample to the engine, so that its answer leaves time for the reply; cancelling takes it back."""
+    def admit(self, loaded: Loaded, x: Any, id: str = "", **options: Any) -> "asyncio.Future[Answer]":
+        """Give a sample to the engine, so that its answer leaves time for the reply; cancelling takes it back.
+
+        Args:
+            loaded: the model.
+            x: a batch of one.
+            id: of the sample, if the request has several.
+            options: of ``Engine.asubmit``.
+        """
         assert self._slot is not None
         _ = self.left
         left = self._slot[0] - perf_counter()
@@ -91,6 +110,8 @@ class Exchange:
             now = perf_counter()
             self.learned.take.note(now - self._turn, now)
         self.admitted = True
+        if loaded.audit is not None and not options:  # who wants to see every exit does not leave early
+            loaded.audit.follow(id or self.id, x, future)
         return future
 
     async def answered(self, answers: list[Answer]) -> None:

@@ -119,7 +119,9 @@ async def infer(request: Request) -> Response:
             batch = await _batch(request, inference, loaded, exchange)
             futures = []
             try:
-                futures = [exchange.admit(loaded, row) for row in batch.split(1)]
+                rows, exchange.id = batch.split(1), inference.id or exchange.id
+                ids = [exchange.id] if len(rows) == 1 else [f"{exchange.id}/{i}" for i in range(len(rows))]
+                futures = [exchange.admit(loaded, row, id) for row, id in zip(rows, ids, strict=True)]
                 answers = await answers_of(request, futures)
             finally:
                 for future in futures:  # one that was refused takes the others with it

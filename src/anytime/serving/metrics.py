@@ -94,8 +94,50 @@ class _Engines:
             stats = served.loaded.engine.stats()
             for key, gauge in gauges.items():
                 gauge.add_metric([name], stats[key])
-        return [share, *gauges.values()]
+        return [share, *gauges.values(), *self._audits()]
 
+    def _audits(self) -> list[Any]:
+        """What the audits of early exits found."""
+        found = {
+            name: _families.GaugeMetricFamily(f"anytime_{name}", text, labels=["model", *labels])
+            for name, (text, labels) in _AUDITS.items()
+        }
+        for model, served in self.models.items():
+            if (audit := served.loaded.audit) is None:
+                continue
+            report = audit.monitor.report()
+            bounds = {
+                "disagreement": (*report.disagreement, report.allowed),
+                "early_disagreement": (*report.early, report.early_allowed),
+                "lost": (*report.risk, report.promised),
+            }
+            for name, each in bounds.items():
+                for bound, value in zip(("lower", "upper", "allowed"), each, strict=True):
+                    if value is not None:
+                        found[f"{name}_ratio"].add_metric([model, bound], value)
+            for name, value in (("inputs", report.seen), ("answers", report.audited), ("labels", report.labeled)):
+                found["audited_samples"].add_metric([model, name], value)
+            for name, value in report.evidence.items():
+                found["evidence_ratio"].add_metric([model, name], value)
+            found["alarm"].add_metric([model, "promise"], report.alarm is not None)
+            found["alarm"].add_metric([model, "calibration"], report.warning is not None)
+            found["fallen_back"].add_metric([model], audit.fallen_back)
+        return list(found.values())
+
+
+_AUDITS = {
+    "audited_samples": ("Samples whose first exit's score, early and last answer, or label was noted.", ["what"]),
+    "disagreement_ratio": (
+        "Share of samples answered otherwise than by the last exit.",
+        ["bound"],
+    ),
+    "early_disagreement_ratio": ("The same share of the samples that left early.", ["bound"]),
+    "lost_ratio": ("Accuracy lost by leaving early, of samples with labels.", ["bound"]),
+    "evidence_ratio": ("Evidence for a shift, divided by what raises the alarm or warning.", ["test"]),
+    "alarm": ("1 once the promise no longer holds, or samples are unlike the calibration's.", ["about"]),
+    "fallen_back": ("1 once no sample leaves early any more, after an alarm.", []),
+}
+"""By its name after ``anytime_``: what it is, and its labels besides the model."""
 
 _GAUGES = {
     "in_flight": ("queue_length", "Requests that are admitted and not answered yet."),

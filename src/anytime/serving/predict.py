@@ -103,6 +103,7 @@ def described(loaded: Loaded, answer: Answer, exchange: Exchange, every: bool = 
     return {
         **top[0],
         "top": top,
+        "id": exchange.id,
         "exit": answer.exit,
         "exits": loaded.exits,
         "complete": answer.complete,

@@ -24,6 +24,8 @@ class Answer:
     """From ``submit`` to the answer."""
     stopped_by: str | None
     """``deadline``, ``policy`` (an exit was sure), or None for a complete answer and for one on the way."""
+    score: float | None = None
+    """The policy's score at the first exit; None without a policy and for answers on the way."""
 
 
 @dataclass(slots=True, eq=False)

@@ -40,18 +40,21 @@ class Event(NamedTuple):
     stopped_by: str | None = None
     """Why it did not go on; the reason if it failed."""
     moment: float = 0.0
+    score: float | None = None
+    """The policy's score at the first exit, if there is a policy."""
 
 
 class Work:
     """What belongs to a task: its input, and the batch that it is in."""
 
-    __slots__ = ("batch", "logits", "scorer", "shown", "streams", "x")
+    __slots__ = ("batch", "logits", "score", "scorer", "shown", "streams", "x")
 
     def __init__(self, x: Any, streams: bool) -> None:
         self.x, self.streams = x, streams
         self.batch: Batch | None = None
         self.logits: Tensor | None = None  # of its latest exit, if that was evaluated
         self.scorer: Scorer | None = None
+        self.score: float | None = None  # at the first exit
         self.shown = -1
         """The latest exit that was shown to a stream."""
 
@@ -218,20 +221,22 @@ class Runner:
             )
             sure = policy.leaves(wanted[0].exit, scores).split([task.size for task in wanted])
             for task, sure_of, score in zip(wanted, sure, scores.split([t.size for t in wanted]), strict=True):
-                self._judged(task, bool(sure_of.all()), score)
+                self._judged(task, bool(sure_of.all()), float(score.mean()))
         elif policy is not None:
             for task in wanted:
                 task.work.scorer = task.work.scorer or Scorer(policy.score, policy.temperatures)
                 score = task.work.scorer.score(task.exit, task.work.logits)
-                self._judged(task, bool(policy.leaves(task.exit, score).all()), None)
+                self._judged(task, bool(policy.leaves(task.exit, score).all()), float(score.mean()))
 
-    def _judged(self, task: Task, sure: bool, score: Tensor | None) -> None:
+    def _judged(self, task: Task, sure: bool, score: float) -> None:
+        if task.exit == 0:
+            task.work.score = score
         # Who wants to see every exit goes on until the deadline.
         if sure and not task.work.streams and task.exit < len(self.settings.accuracy) - 1:
             self._finish(task, "policy")
-        elif score is not None and self.settings.policy is not None and self.settings.policy.score == "confidence":
+        elif self.settings.policy is not None and self.settings.policy.score == "confidence":
             # What is left to gain for this sample, compared with the average one at this exit.
-            doubt, left = 1 - self._tables(task.form).accuracy[task.exit], 1 - float(score.mean())
+            doubt, left = 1 - self._tables(task.form).accuracy[task.exit], 1 - score
             if isfinite(left):  # numbers that are too large for the network give none
                 task.weight = min(max(left / max(doubt, 1e-3), 0.1), 4.0)
                 task.shift = self._tables(task.form).shift(task.weight)
@@ -270,7 +275,7 @@ class Runner:
 
     def _finish(self, task: Task, stopped_by: str | None) -> None:
         self._drop(task)
-        self.news.append(Event(task.id, "done", task.exit, task.work.logits, stopped_by, self.clock()))
+        self.news.append(Event(task.id, "done", task.exit, task.work.logits, stopped_by, self.clock(), task.work.score))
 
     def _failed(self, tasks: Sequence[Task], error: Exception) -> None:
         """Something failed on tasks: alone, that is the request's error; in a batch, all begin again, each alone."""

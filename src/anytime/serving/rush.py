@@ -4,6 +4,7 @@ import asyncio
 import random
 import re
 import time
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import AsyncIterator
 from functools import partial
@@ -16,6 +17,7 @@ from starlette.responses import Response, StreamingResponse
 from torch import Tensor
 
 from anytime.errors import AnytimeError
+from anytime.inference.batch_times import BatchTimes
 from anytime.serving.embedded import samples_for
 from anytime.serving.engine import OverloadedError
 from anytime.serving.replies import event
@@ -25,6 +27,8 @@ from anytime.serving.service import Service
 MOST_PER_SECOND, MOST_SECONDS = 3000.0, 30.0
 TICK = 0.1
 """Seconds between two reports."""
+LARGEST = 32
+"""The largest batch of the network without exits."""
 
 
 async def rush(request: Request) -> Response:
@@ -94,6 +98,7 @@ class Load:
         self.answers: list[tuple[int, float]] = []
         """The exit of each, and by how many seconds it was late; 0 if it was in time."""
         self.reported, self.in_time, self.late = 0, 0, 0.0
+        self.whole = WholeNetwork(loaded.engine.times, self.moments, deadline)
 
     @property
     def done(self) -> bool:
@@ -147,8 +152,61 @@ class Load:
             "late": self.late,
             "refused": self.refused,
             "failed": self.failed,
+            "whole": self.whole.in_time(time.perf_counter() - self.begun, self.loaded.engine.load()["slow_down"]),
             "exits": [exits[exit] for exit in range(self.loaded.exits)],
         }
+
+
+class WholeNetwork:
+    """What the same requests would get from the network without exits, by its measured times: a simulation.
+
+    It runs batches of those who wait, earliest first, as large as keeps the first of them in time; who would be late
+    alone is dropped at once.
+
+    Args:
+        times: of the stages and heads.
+        moments: at which the requests come.
+        deadline: seconds, of each.
+
+    Examples:
+        >>> from anytime.inference.batch_times import Line
+        >>> times = BatchTimes([Line(0.5, 0.5)], [Line(0.0, 0.0)])      # 1 s alone, 1.5 s for two
+        >>> whole = WholeNetwork(times, [0.0, 0.1, 0.2, 0.3], deadline=2.5)
+        >>> whole.in_time(until=10.0, slow=1.0)                         # one, then the next two
+        3
+    """
+
+    def __init__(self, times: BatchTimes, moments: list[float], deadline: float) -> None:
+        self.times, self.moments, self.deadline = times, moments, deadline
+        self._next, self._free, self._count = 0, 0.0, 0
+
+    def _seconds(self, batch: int) -> float:
+        head = self.times.heads[-1]
+        return sum(line.at(batch) for line in self.times.stages) + (head.at(batch) if head else 0.0)
+
+    def in_time(self, until: float, slow: float) -> int:
+        """How many of its answers were in time by then.
+
+        Args:
+            until: seconds since the first moment.
+            slow: how much slower the machine is than when the times were measured.
+        """
+        while self._next < len(self.moments):
+            begin = max(self._free, self.moments[self._next])
+            left = self.moments[self._next] + self.deadline - begin
+            if left < slow * self._seconds(1):
+                self._next += 1
+                continue
+            waiting = bisect_right(self.moments, begin) - self._next
+            batch = min(waiting, LARGEST)
+            while batch > 1 and slow * self._seconds(batch) > left:
+                batch -= 1
+            if begin + slow * self._seconds(batch) > until:
+                break
+            self._free = begin + slow * self._seconds(batch)
+            self._next += batch
+            self._count += batch
+        return self._count
 
 
 def _inputs(loaded: Loaded) -> list[Tensor]:

@@ -13,6 +13,7 @@ from torch import Tensor
 from anytime.cost import Costs, costs
 from anytime.errors import AnytimeError
 from anytime.preprocessing import Preprocessing
+from anytime.serving.audit import Audit, Auditing
 from anytime.serving.engine import Answer, Engine, OverloadedError
 from anytime.serving.images import warm_up
 from anytime.serving.model import saved_accuracy
@@ -36,6 +37,8 @@ class Loaded:
     preprocessing: Preprocessing | None
     classes: tuple[str, ...]
     costs: Costs
+    audit: Audit | None
+    """Of those of its answers that left early."""
     accuracy: list[float]
     """Share of right answers on held-out images, by exit; empty if it was not measured."""
     users: int = 0
@@ -77,10 +80,14 @@ class Served:
         name: what clients call it.
         folder: of a run, a saved model or an exported network; None for a network in memory.
         make_engine: starts an engine for it.
+        auditing: how it is audited, if it has a policy.
     """
 
-    def __init__(self, name: str, folder: Path | None, make_engine: Callable[[], Engine]) -> None:
+    def __init__(
+        self, name: str, folder: Path | None, make_engine: Callable[[], Engine], auditing: Auditing | None = None
+    ) -> None:
         self.name, self.folder, self._make_engine = name, folder, make_engine
+        self.auditing = auditing or Auditing()
         self.loaded = self._load()
         self._loading = asyncio.Lock()
         self._next: asyncio.Future[None] | None = None  # the reload that has not begun to read the folder
@@ -94,7 +101,8 @@ class Served:
             warm_up(prepared)
         cost = costs(net, example)
         accuracy = saved_accuracy(self.folder, net.exits) or []
-        return Loaded(engine, net.exits, shape, prepared, prepared.classes if prepared else (), cost, accuracy)
+        classes, audit = prepared.classes if prepared else (), self.auditing.of(engine, self.name)
+        return Loaded(engine, net.exits, shape, prepared, classes, cost, audit, accuracy)
 
     @contextmanager
     def use(self) -> Iterator[Loaded]:

@@ -24,6 +24,9 @@ from anytime.serving.limits import Limits
 from anytime.serving.metrics import Metrics
 from anytime.serving.served import Loaded, Served
 
+LONGEST_ID = 64
+"""Characters of a client's name for a request."""
+
 
 class ClientGoneError(Exception):
     """The client hung up before it was answered."""
@@ -100,6 +103,7 @@ class Service:
     def exchange(self, request: Request, route: str) -> Iterator[Exchange]:
         """Note how a request for predictions ends; ``end`` counts it once the reply is written."""
         exchange = Exchange(route, self.work)
+        exchange.id = request.headers.get("x-request-id", exchange.id)[:LONGEST_ID]
         closing = HTTPException(503, "the server is shutting down", {"Retry-After": "1", "Connection": "close"})
         self.exchanges.add(exchange)
         request.scope["exchange"] = exchange

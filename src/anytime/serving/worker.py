@@ -20,6 +20,7 @@ from torch import Tensor
 
 from anytime.errors import AnytimeError
 from anytime.inference.batch_times import is_outdated, measure_batches
+from anytime.inference.policy import Policy
 from anytime.memory import keep_freed_memory, steady
 from anytime.serving.arena import Arena
 from anytime.serving.model import Source
@@ -94,6 +95,8 @@ def run(runner: Runner, receive: Callable[[bool], list[Any]], unpack: Callable[[
                 return
             if message == PING:
                 runner.tell([])
+            elif isinstance(message, Policy):
+                runner.settings = runner.settings._replace(policy=message)
             elif isinstance(message, int):
                 runner.cancel(message)
             else:
@@ -333,8 +336,7 @@ def _packed(logits: Tensor) -> tuple[bytearray, tuple[int, ...]]:
 def _decoded(news: Any) -> News:
     """The news as they were before ``_encoded``."""
     events = [
-        Event(id, kind, exit, logits and _unpacked(*logits), why, moment)
-        for id, kind, exit, logits, why, moment in news[0]
+        Event(id, kind, exit, logits and _unpacked(*logits), *others) for id, kind, exit, logits, *others in news[0]
     ]
     return (events, *news[1:])
 

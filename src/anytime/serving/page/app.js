@@ -1,5 +1,6 @@
 // The page: two views of one model.
 
+import { PromiseView } from "./promise.js";
 import { RushView } from "./rush.js";
 import { ask } from "./server.js";
 import { TryView } from "./try.js";
@@ -11,7 +12,7 @@ function problem(text) {
   $("problem").hidden = !text;
 }
 
-const views = { try: new TryView(problem), rush: new RushView(problem) };
+const views = { try: new TryView(problem), rush: new RushView(problem), promise: new PromiseView(problem) };
 const tabs = Object.keys(views).map((name) => $(`tab-${name}`));
 
 function select(tab) {
@@ -25,15 +26,15 @@ function select(tab) {
   if (view.model) view.draw();
 }
 
-tabs.forEach((tab, i) => {
+tabs.forEach((tab) => {
   tab.addEventListener("click", () => select(tab));
   tab.addEventListener("keydown", (event) => {
     if (event.key !== "ArrowLeft" && event.key !== "ArrowRight") return;
-    const next = tabs[(i + 1) % tabs.length];
-    if (!next.hidden) {
-      select(next);
-      next.focus();
-    }
+    const shown = tabs.filter((each) => !each.hidden);
+    const step = event.key === "ArrowRight" ? 1 : shown.length - 1;
+    const next = shown[(shown.indexOf(tab) + step) % shown.length];
+    select(next);
+    next.focus();
   });
 });
 

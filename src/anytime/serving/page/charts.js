@@ -117,3 +117,47 @@ export function drawStrip(parent, reports, exits, seconds) {
     if (report.refused) bar(report.refused, "var(--line)");
   });
 }
+
+// The bounds of a share as a bar, and the bound that was promised as a mark.
+export function drawInterval(parent, [low, high], mark, name) {
+  const width = Math.max(parent.clientWidth, 260);
+  const [left, right, y] = [18, width - 18, 26];
+  const floor = Math.min(low, 0);
+  const top = Math.max(round(Math.max(low, (mark ?? 0) * 2, Math.min(high, 1))), 0.01);
+  const x = (share) => left + (right - left) * Math.min(Math.max((share - floor) / (top - floor), 0), 1);
+  const words = `Between ${percent(low, 1)} and ${percent(high, 1)}` + (mark === null ? "" : `; ${name}: ${percent(mark, 1)}`);
+  const svg = canvas(parent, width, 72, words);
+  element(svg, "line", { class: "axis", x1: left, x2: right, y1: y, y2: y });
+  const bar = element(svg, "line", { class: "used", x1: x(low), x2: x(high), y1: y, y2: y });
+  if (mark !== null) {
+    if (low > mark) bar.style.stroke = "var(--wrong)";
+    element(svg, "line", { class: "mark", x1: x(mark), x2: x(mark), y1: y - 14, y2: y + 14 });
+  }
+  element(svg, "text", { x: left, y: y + 34 }, `${words}.`);
+}
+
+// How sure the first exit is of the latest inputs: of each tenth of the calibration's, from unsure to sure, the share now.
+export function drawInputs(parent, shares, below, seen) {
+  const width = Math.max(parent.clientWidth, 260);
+  const [height, left, bottom, top] = [190, 46, 150, 14];
+  const before = [...below, 1].map((share, i) => share - (below[i - 1] ?? 0));
+  const svg = canvas(parent, width, height, "Shares of the latest requests by how sure the first exit is; a line shows the calibration's.");
+  const most = round(Math.max(0.2, ...shares));
+  const y = (share) => bottom - (bottom - top) * (share / most);
+  for (const share of [0, most / 2, most]) {
+    element(svg, "line", { class: "grid", x1: left, x2: width - 8, y1: y(share), y2: y(share) });
+    element(svg, "text", { x: left - 8, y: y(share) + 4, "text-anchor": "end" }, percent(share));
+  }
+  const step = (width - left - 8) / shares.length;
+  shares.forEach((share, i) => {
+    const at = left + i * step;
+    if (seen) {
+      const rect = element(svg, "rect", { x: at + 3, y: y(share), width: step - 6, height: bottom - y(share) });
+      rect.style.fill = color(i, shares.length);
+    }
+    element(svg, "line", { class: "expected-line", x1: at + 1, x2: at + step - 1, y1: y(before[i]), y2: y(before[i]) });
+  });
+  element(svg, "text", { x: left, y: bottom + 24 }, "unsure");
+  element(svg, "text", { x: width - 8, y: bottom + 24, "text-anchor": "end" }, "sure");
+  element(svg, "text", { x: (left + width) / 2, y: bottom + 24, "text-anchor": "middle" }, "lines: the calibration");
+}

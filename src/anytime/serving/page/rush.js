@@ -5,6 +5,7 @@ import { events } from "./server.js";
 
 const $ = (id) => document.getElementById(id);
 const SECONDS = 10;
+const COMPARED = ["with-in-time", "with-right", "whole-in-time", "whole-right"];
 
 export class RushView {
   constructor(problem) {
@@ -29,6 +30,7 @@ export class RushView {
     this.model = model;
     this.stopper?.abort();
     $("expected-card").hidden = !model.accuracy;
+    for (const cell of document.querySelectorAll(".expected")) cell.hidden = !model.accuracy;
     this.showControls();
     this.reset();
   }
@@ -44,7 +46,7 @@ export class RushView {
     this.reports = [];
     this.exits = new Array(this.model.exits).fill(0);
     this.last = { sent: 0, answered: 0, in_time: 0, refused: 0 };
-    for (const id of ["in-time", "answered", "refused", "mean-exit", "expected"]) $(id).textContent = "–";
+    for (const id of ["in-time", "answered", "refused", "mean-exit", "expected", ...COMPARED]) $(id).textContent = "–";
     this.draw();
   }
 
@@ -80,6 +82,14 @@ export class RushView {
     const mean = (values) => this.exits.reduce((sum, count, exit) => sum + count * values(exit), 0) / answered;
     $("mean-exit").textContent = `${mean((exit) => exit + 1).toFixed(1)} of ${this.model.exits}`;
     if (this.model.accuracy) $("expected").textContent = percent(mean((exit) => this.model.accuracy[exit]), 1);
+    const due = Math.max(report.sent, 1);
+    $("with-in-time").textContent = percent(report.in_time / due, 1);
+    $("whole-in-time").textContent = percent(report.whole / due, 1);
+    if (this.model.accuracy) {
+      const right = mean((exit) => this.model.accuracy[exit]);
+      $("with-right").textContent = percent((right * report.in_time) / due, 1);
+      $("whole-right").textContent = percent((this.model.accuracy.at(-1) * report.whole) / due, 1);
+    }
     this.draw();
   }
 
