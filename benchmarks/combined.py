@@ -59,7 +59,7 @@ def main(repeats: int) -> None:
 
 
 def errors(run: str, source: str) -> None:
-    """Test errors of a trained network in the middle and at the end: ensembles of validation, stacks of training images."""
+    """Test errors in the middle and at the end: ensembles of validation images, stacks of training images."""
     torch.set_num_threads(1)
     data, plain = anytime.load_data(source), anytime.load(run).eval()
     splits = [collect(plain, data.batches(split)) for split in (data.train, data.validation, data.test)]
@@ -110,8 +110,8 @@ def measure(name: str, net: anytime.Network, x: torch.Tensor, bases: dict, repea
 
 
 if __name__ == "__main__":
-    options, rest = [[each for each in sys.argv[1:] if each.startswith("-") is is_option] for is_option in (True, False)]
-    if rest:
+    options = [each for each in sys.argv[1:] if each.startswith("-")]
+    if rest := [each for each in sys.argv[1:] if not each.startswith("-")]:
         errors(*rest)
     else:
         with anytime.realtime() if "--realtime" in options else nullcontext():

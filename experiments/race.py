@@ -36,8 +36,10 @@ PARTS = ("cifar10-30k", "cifar10-rest-20k")
 """Folders that hold the training set of CIFAR-10 between them."""
 PROXY = (12_500, 8)
 """Images and epochs of the search."""
-FINAL = (None, 50)
+FINAL = (None, 80)
 """Of the entries: all images."""
+PRECISION = "bfloat16"
+"""Of the trainings whose records say so; those of the search were in float32."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +110,15 @@ COMBINED = {
     "early-whitened-exit-1": replace(
         EARLY, net={**EARLY.net, "exits": [1, *EXITS]}, scheme="power:p=0.5", recipe={"pad": 2}
     ),
+    "early-whitened-exit-1-shortcut": replace(
+        EARLY, net={**EARLY.net, "exits": [1, *EXITS], "shortcut": True}, scheme="power:p=0.5", recipe={"pad": 2}
+    ),
+    "early-whitened-exit-1-faster": replace(
+        EARLY, net={**EARLY.net, "exits": [1, *EXITS]}, scheme="power:p=0.5", recipe={"pad": 2, "lr": 0.2}
+    ),
+    "even-whitened-exit-1": replace(
+        CANDIDATES["whitened"], net={**EVEN.net, "exits": [1, *EXITS]}, scheme="power:p=0.5", recipe={"pad": 2}
+    ),
     "early-whitened-faster": replace(EARLY, recipe={"lr": 0.2}),
     "even-whitened": CANDIDATES["whitened"],
     "middle-whitened": MIDDLE,
@@ -176,8 +187,8 @@ class Training:
 
         bare = replace(data, validation=None, test=None)
         scheme = create_scheme(self.entry.scheme, net)
-        options = {"recipe": recipe, "compiled": compiled, "on_epoch": note, "resume": True, "show": False}
-        anytime.fit(net, bare, scheme, seed=self.seed, output=place, **options)
+        options = {"recipe": recipe, "compiled": compiled, "precision": PRECISION, "on_epoch": note}
+        anytime.fit(net, bare, scheme, seed=self.seed, output=place, resume=True, show=False, **options)
         return net, data
 
     def trained(self, output: Path) -> RaceNet:
@@ -197,6 +208,7 @@ class Training:
             "seed": self.seed,
             "epochs": self.epochs,
             "trained_on": len(data.train),
+            "precision": PRECISION,
             "versions": {"anytime": anytime.__version__, **read_json(place / "run.json")["versions"]},
             "cpu_seconds": round(min(seconds) * self.epochs, 1),
             "macs": costs.macs,

@@ -31,7 +31,7 @@ def judge(outputs: Outputs, costs: Costs, parts: bool) -> dict[str, Any]:
     """
     last = len(costs.macs) - 1
     smaller = [[*part, last] for size in range(last) for part in combinations(range(last), size)] if parts else []
-    every = [list(range(last + 1)), *smaller]
+    every = [list(range(last + 1)), *(part for part in smaller if spending(costs, part)[0] <= min(BUDGETS))]
     best = max(every, key=lambda part: sum(at["accuracy"] for at in race(outputs, costs, part, JUDGED)))
     return {
         "images": len(outputs.labels),

@@ -17,7 +17,6 @@ from anytime.combination.stacking import PRIOR, Stacking
 from anytime.evaluation import collect
 from experiments.caching import Caching
 
-
 INPUTS = st.none() | st.lists(st.integers(0, 4), max_size=4)
 
 
