@@ -153,13 +153,11 @@ def combinations(outputs: Outputs, held_out: int) -> dict[str, dict[str, Any]]:
     test = rows(outputs, torch.arange(held_out, len(outputs.labels)))
     found = {"exits": test.logits}
     for name, options in COMBINATIONS.items():
-        rule, memory, answers = (RULES | {"caching": Caching})[name.split(",")[0]](len(test.logits), **options), (), []
+        rule = (RULES | {"caching": Caching})[name.split(",")[0]](len(test.logits), **options)
         if name == "ensemble":
             rule.fit(validation)  # type: ignore[operator]
-        for exit, logits in enumerate(test.logits):
-            memory = rule(exit, logits, memory)
-            answers.append(memory[0])
-        found[name] = torch.stack(answers)
+        answers = (rule(exit, [test.logits[i] for i in rule.heard(exit)]) for exit in range(len(test.logits)))
+        found[name] = torch.stack(list(answers))
     return {
         name: {
             "errors": (logits.argmax(-1) != test.labels).double().mean(1).tolist(),

@@ -64,8 +64,9 @@ def report(what: str, ratios: list[float]) -> float:
     return middle
 
 
-def fact(name: str, value: float, unit: str = "") -> None:
+def fact(name: str, value: float | None, unit: str = "") -> None:
     """Print a measured number that is no ratio."""
+    assert value is not None, f"{name} was not measured"
     print(f"{name}: {value:g} {unit}".rstrip())
     RESULTS["facts"][name] = value
 

@@ -23,7 +23,7 @@ import torch
 from ratio import fact, machine
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-import public
+import public  # pyright: ignore[reportMissingImports]
 
 LIBRARIES = ["torch", "numpy", "matplotlib", "transformers"]
 PAIRS, TEST, WORDS, LENGTH, BLOCKS = 6000, 500, 4000, 24, 4

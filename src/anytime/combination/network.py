@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from inspect import signature
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor, nn
 
@@ -112,6 +112,11 @@ class CombinedNetwork(Network):
                 f"the stages of this {type(net).__name__} are those of several networks: combine the members of an "
                 "ensemble, anytime.EANN([anytime.combine(net) for net in eann.members])"
             )
+        if None in net.stage_exits:
+            raise AnytimeError(
+                f"stage {net.stage_exits.index(None)} of this {type(net).__name__} has no exit: combine a network "
+                "with an exit after each stage"
+            )
         self.net, self.rule = net, rule.to(weights_device(net))
         self.image_size, self.in_channels = net.image_size, net.in_channels
         self.input_form, self.paused_because = net.input_form, net.paused_because
@@ -120,7 +125,7 @@ class CombinedNetwork(Network):
             self.config = {"model": NAME, "rule": rule.name, "options": rule.options(), "network": inner}
         # In a tuple, so that they are not submodules a second time.
         self._units = tuple(
-            (CombinedStage(i, stage, head if i in rule.inputs else None), CombinedHead(i, head, rule))
+            (CombinedStage(i, stage, head if i in rule.inputs else None), CombinedHead(i, cast(nn.Module, head), rule))
             for i, (stage, head) in enumerate(units)
         )
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
@@ -48,8 +49,7 @@ class Product(Rule):
     def forward(self, exit: int, own: Sequence[Tensor]) -> Tensor:
         """The logarithm of the product, up to a constant."""
         powers = [((i + 1) / self.exits) ** self.power for i in self.heard(exit)]
-        factors = [power * log_softplus(logits.float()) for power, logits in zip(powers, own, strict=True)]
-        return sum(factors[1:], factors[0])
+        return torch.stack([power * log_softplus(each.float()) for power, each in zip(powers, own, strict=True)]).sum(0)
 
     def options(self) -> dict[str, Any]:
         """The arguments that build it again."""
