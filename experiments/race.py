@@ -36,7 +36,7 @@ PARTS = ("cifar10-30k", "cifar10-rest-20k")
 """Folders that hold the training set of CIFAR-10 between them."""
 PROXY = (12_500, 8)
 """Images and epochs of the search."""
-FINAL = (None, 80)
+FINAL = (None, 60)
 """Of the entries: all images."""
 PRECISION = "bfloat16"
 """Of the trainings whose records say so; those of the search were in float32."""
@@ -47,7 +47,7 @@ class Entry:
     """One network and how it is trained.
 
     Args:
-        net: arguments of ``RaceNet``.
+        net: arguments of ``RaceNet``, or of ``create_model``.
         scheme: a weight scheme or a control, by name.
         recipe: what differs from ``RECIPE``, without the epochs.
         whitened: whether the stem starts from the principal patches.
@@ -130,7 +130,7 @@ COMBINED = {
 }
 """Sums of candidates, trained on more images: ``COMBINATION``."""
 COMBINATION = (None, 10)
-CHOSEN = COMBINED["early-whitened-exit-1"]
+CHOSEN = replace(COMBINED["early-whitened-exit-1"], net={"name": "convann-32x2-64x2-120x2"})
 """The entry of the race: the candidate, or the sum of those, that the held-out images say is best."""
 SEEDS = 3
 
@@ -165,12 +165,12 @@ class Training:
         images = self.images or ("45000" if self.held_out else "all")
         return f"{self.name}-{images}-{self.epochs}-seed{self.seed}"
 
-    def network(self) -> RaceNet:
-        """With its first weights."""
+    def network(self) -> anytime.AnytimeNetwork:
+        """With its first weights; the chosen one is a model of the library."""
         torch.manual_seed(self.seed)
-        return RaceNet(**self.entry.net)
+        return anytime.create_model(**self.entry.net) if "name" in self.entry.net else RaceNet(**self.entry.net)
 
-    def train(self, folder: Path, output: Path, compiled: bool) -> tuple[RaceNet, anytime.Data]:
+    def train(self, folder: Path, output: Path, compiled: bool) -> tuple[anytime.AnytimeNetwork, anytime.Data]:
         """Train, go on training, or find it trained. The processor's seconds of each epoch are in ``cpu.jsonl``."""
         data, place = load(folder, self.images, self.held_out), output / self.full_name
         net = self.network()
@@ -191,13 +191,13 @@ class Training:
         anytime.fit(net, bare, scheme, seed=self.seed, output=place, resume=True, show=False, **options)
         return net, data
 
-    def trained(self, output: Path) -> RaceNet:
+    def trained(self, output: Path) -> anytime.AnytimeNetwork:
         """The network at the end of its training."""
         net = self.network()
         anytime.load(output / self.full_name, net=net)
         return net
 
-    def record(self, net: RaceNet, data: anytime.Data, place: Path) -> dict[str, Any]:
+    def record(self, net: anytime.AnytimeNetwork, data: anytime.Data, place: Path) -> dict[str, Any]:
         """What it was and cost, and what it reaches on held-out images: each exit, and the race."""
         costs = anytime.costs(net, torch.empty(1, *data.shape, device="meta"))
         seconds = [json.loads(line) for line in (place / "cpu.jsonl").read_text(encoding="utf-8").splitlines()]
@@ -222,7 +222,7 @@ class Training:
         return about | {"held_out": held_out}
 
 
-def answers(net: RaceNet, data: anytime.Data, images: Any) -> dict[str, tuple[Outputs, Costs]]:
+def answers(net: anytime.AnytimeNetwork, data: anytime.Data, images: Any) -> dict[str, tuple[Outputs, Costs]]:
     """What the exits say to these images, plain and stacked on the training images, and the costs of each."""
     nets = {"plain": net, "stacked": anytime.combine(net, "stacking", data.batches(data.train))}
     example = torch.empty(1, *data.shape, device="meta")

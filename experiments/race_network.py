@@ -147,7 +147,7 @@ class RaceNet(AnytimeNetwork):
         self.image_size = 32
 
 
-def whiten(net: RaceNet, images: Tensor) -> None:
+def whiten(net: AnytimeNetwork, images: Tensor) -> None:
     """Start the stem from the principal patches of normalized images, each with its negative (as airbench does).
 
     Args:

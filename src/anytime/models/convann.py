@@ -46,14 +46,14 @@ class ConvANN(AnytimeNetwork):
 
     Args:
         blocks: for each block its channels and number of units. All but the first begin with stride 2.
-        exits: the units after which to exit, counted from 1, the last one last. Default: after each but the first.
+        exits: the units after which to exit, counted from 1, the last one last. Default: after each.
         hidden: features of each head.
         num_classes: number of classes.
         in_channels: channels of the images.
 
     Examples:
         >>> ConvANN([(8, 1), (16, 2)]).exits
-        2
+        3
     """
 
     def __init__(
@@ -75,8 +75,7 @@ class ConvANN(AnytimeNetwork):
             for i in range(count):
                 units.append(Unit(channels, width, 2 if number and i == 0 else 1))
                 widths.append(channels := width)
-        every = range(min(2, len(units)), len(units) + 1)
-        after = place_exits(len(units), None, list(every) if exits is None else exits)
+        after = place_exits(len(units), 1 if exits is None else None, exits)
         heads = [MLPHead(widths[unit - 1], hidden, num_classes) for unit in after]
         super().__init__(join_stages(units, after, first), heads)
         initialize(self)
