@@ -17,7 +17,7 @@ from ratio import RESULTS, fact, interleaved, machine, report, verdict
 
 import anytime
 from anytime.combination import CombinedNetwork, Ensemble, Stacking
-from anytime.combination.network import spread
+from anytime.combination.combined import spread
 from anytime.evaluation import Outputs, collect
 from anytime.selection import SelectedNetwork
 

@@ -20,7 +20,7 @@ def speed(launcher: list[str], threads: int, folder: Path, data: str) -> float:
     command = [*launcher, "-m", "anytime", *COMMAND.format(data=data).split(), str(folder)]
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
     subprocess.run(command, env=environment, check=True, capture_output=True)
-    return json.loads((folder / "log.jsonl").read_text().splitlines()[1])["images_per_second"]
+    return json.loads((folder / "log.jsonl").read_text().splitlines()[1])["samples_per_second"]
 
 
 def make_images(folder: Path) -> str:

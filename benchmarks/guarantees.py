@@ -21,7 +21,7 @@ from ratio import RESULTS, machine, verdict
 from safetensors.torch import load_file, save_file
 
 import anytime
-from anytime.combination.network import RULES
+from anytime.combination.combined import RULES
 from anytime.combination.product import share_getting_worse
 from anytime.evaluation import Outputs, collect
 from anytime.files import read_json

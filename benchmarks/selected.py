@@ -13,7 +13,7 @@ import torch
 from ratio import fact, machine, verdict
 
 import anytime
-from anytime.combination.network import spread
+from anytime.combination.combined import spread
 from anytime.evaluation import collect
 from anytime.selection import best_exits, mean_error
 

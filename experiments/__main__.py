@@ -11,7 +11,7 @@ import torch
 
 from anytime.distributed import cores
 from anytime.errors import AnytimeError
-from anytime.training.jobs import Job, run_jobs
+from anytime.training.jobs import TrainingJob, run_jobs
 from experiments import EXPERIMENTS, load
 from experiments.cells import as_text, cells, check_schemes
 from experiments.estimate import estimate
@@ -152,7 +152,7 @@ def train(runs: list[Run], at_once: int, records: Path, options: argparse.Namesp
     places = [str(options.data.resolve()) if options.data else "", str(output), str(records.resolve())]
     script = str(Path(__file__).resolve().with_name("runner.py"))
     how = [str(options.compile), options.precision]
-    jobs = [Job(run.name, [script, json.dumps(asdict(run)), *places, *how]) for run in runs]
+    jobs = [TrainingJob(run.name, [script, json.dumps(asdict(run)), *places, *how]) for run in runs]
     run_jobs(jobs, at_once, options.cluster)
 
 

@@ -41,6 +41,6 @@ def seconds(run: Run, folder: Path | None, compiled: bool, precision: str) -> fl
     few = data.subset(min(len(data.train), steps * run.recipe["batch_size"]), 0)
     short = replace(run, recipe={**run.recipe, "epochs": 3})
     _, _, result = short.fit(run.network(data), few, compiled, precision, show=False)
-    speed = max(record["images_per_second"] for record in result.history[1:])
+    speed = max(record["samples_per_second"] for record in result.history[1:])
     evaluation = (len(data.test or ()) + len(data.validation or ())) / (3 * speed)
     return len(data.train) * run.recipe["epochs"] / speed + evaluation

@@ -1,9 +1,9 @@
 """Anytime neural networks: a valid prediction early, a better one the longer they run."""
 
 from anytime import export as export
-from anytime.combination.network import combine
+from anytime.combination.combined import combine
 from anytime.conversion.convert import convert
-from anytime.conversion.network import ConvertedNetwork
+from anytime.conversion.converted import ConvertedNetwork
 from anytime.cost import Costs, costs
 from anytime.data.dataset import Data
 from anytime.data.images import Images
@@ -16,8 +16,8 @@ from anytime.export.exported import load_exported
 from anytime.inference.background import astart, start
 from anytime.inference.calibration import calibrate
 from anytime.inference.latency import Profile, profile
-from anytime.inference.limits import Prediction, UnfinishedError, predict
 from anytime.inference.policy import Policy
+from anytime.inference.prediction import Prediction, UnfinishedError, predict
 from anytime.inference.real_time import realtime
 from anytime.models import create_model, list_models
 from anytime.models.pretrained import load_pretrained

@@ -17,8 +17,8 @@ T = TypeVar("T")
 class Progress(AbstractContextManager["Progress"], Protocol):
     """What the training loop reports its steps and epochs to."""
 
-    def step(self, epoch: int, images: int, losses: Tensor) -> None:
-        """A step on ``images`` images is done; ``losses`` are those of the exits, on any device."""
+    def step(self, epoch: int, samples: int, losses: Tensor) -> None:
+        """A step on a batch of ``samples`` is done; ``losses`` are those of the exits, on any device."""
 
     def epoch(self, record: dict[str, Any]) -> None:
         """An epoch has ended; ``record`` is its line of the log."""
@@ -27,7 +27,7 @@ class Progress(AbstractContextManager["Progress"], Protocol):
 def progress(
     title: str,
     epochs: int,
-    images: int | None,
+    samples: int | None,
     done: int = 0,
     show: bool = True,
     unit: str = "images",
@@ -38,16 +38,16 @@ def progress(
     Args:
         title: what is being trained.
         epochs: number of epochs.
-        images: images per epoch; None if not known.
-        done: images trained on before the run was resumed.
+        samples: per epoch; None if not known.
+        done: samples trained on before the run was resumed.
         show: whether to show anything.
-        unit: what is counted, if not images.
+        unit: what a sample is called.
         percent: whether errors are shares, which are shown in percent.
     """
     if not show:
         return Silence()
     if sys.stderr.isatty() and importlib.util.find_spec("rich"):
-        return Bar(title, epochs, images, done, unit)
+        return Bar(title, epochs, samples, done, unit)
     return Lines(title, epochs, unit, percent)
 
 
@@ -55,7 +55,7 @@ class Silence(Progress):
     """Progress that is not shown."""
 
     def __exit__(self, *_: object) -> None: ...
-    def step(self, epoch: int, images: int, losses: Tensor) -> None: ...  # noqa: D102
+    def step(self, epoch: int, samples: int, losses: Tensor) -> None: ...  # noqa: D102
     def epoch(self, record: dict[str, Any]) -> None: ...  # noqa: D102
 
 
@@ -74,7 +74,7 @@ class Lines(Silence):
         errors = (record.get("validation") or record["train"])["errors"]
         form = ".1%" if self.percent else ".4g"
         print(
-            f"{self.title}  epoch {record['epoch']}/{self.epochs}  {record['images_per_second']:,.0f} {self.unit}/s  "
+            f"{self.title}  epoch {record['epoch']}/{self.epochs}  {record['samples_per_second']:,.0f} {self.unit}/s  "
             f"loss {spread(record['train']['losses'], '.3f')}  error {spread(errors, form)}",
             file=sys.stderr,
             flush=True,
@@ -82,9 +82,9 @@ class Lines(Silence):
 
 
 class Bar(Silence):
-    """A bar with images per second, the losses of the first, middle and last exit, and the time left."""
+    """A bar with samples per second, the losses of the first, middle and last exit, and the time left."""
 
-    def __init__(self, title: str, epochs: int, images: int | None, done: int, unit: str = "images") -> None:
+    def __init__(self, title: str, epochs: int, samples: int | None, done: int, unit: str = "images") -> None:
         rich = require("rich.progress", "cli")
         console = require("rich.console", "cli").Console(stderr=True)
         self.epochs, self.unit = epochs, unit
@@ -99,7 +99,13 @@ class Bar(Silence):
         )
         self.start, self.seen, self.new, self.drawn = time.monotonic(), 0, 0, 0.0
         self.task = self.bar.add_task(
-            title, total=epochs * images if images else None, completed=done, epoch=0, epochs=epochs, speed="", loss="…"
+            title,
+            total=epochs * samples if samples else None,
+            completed=done,
+            epoch=0,
+            epochs=epochs,
+            speed="",
+            loss="…",
         )
 
     def __enter__(self) -> Self:
@@ -110,10 +116,10 @@ class Bar(Silence):
         self.bar.update(self.task, advance=self.new)
         self.bar.stop()
 
-    def step(self, epoch: int, images: int, losses: Tensor) -> None:
+    def step(self, epoch: int, samples: int, losses: Tensor) -> None:
         """Move the bar at most five times per second, since reading the losses waits for the device."""
-        self.seen += images
-        self.new += images
+        self.seen += samples
+        self.new += samples
         now = time.monotonic()
         if now - self.drawn < 0.2:
             return

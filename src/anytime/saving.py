@@ -14,10 +14,10 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn.modules.module import _EXTRA_STATE_KEY_SUFFIX, register_module_parameter_registration_hook
 
-from anytime.combination.network import NAME as COMBINED
-from anytime.combination.network import combine
+from anytime.combination.combined import NAME as COMBINED
+from anytime.combination.combined import combine
 from anytime.conversion.constructors import build_converted, is_constructor
-from anytime.conversion.network import ConvertedNetwork
+from anytime.conversion.converted import ConvertedNetwork
 from anytime.ensemble.eann import EANN
 from anytime.ensemble.eann import NAME as ENSEMBLE
 from anytime.errors import AnytimeError, check_integer

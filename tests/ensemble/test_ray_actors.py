@@ -11,7 +11,7 @@ from test_team import LONG, dies, three
 import anytime
 from anytime import Team, cli
 from anytime.ensemble import workers
-from anytime.training.jobs import Job, run_jobs
+from anytime.training.jobs import TrainingJob, run_jobs
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
 
@@ -37,7 +37,7 @@ def test_a_cluster_that_is_too_small(workers, threads):
 
 def test_jobs(tmp_path, capsys):
     note = "import sys; print(sys.argv[1], file=sys.stderr); open(sys.argv[2], 'w').write(sys.argv[1])"
-    jobs = [Job(f"job {i}", ["-c", note, str(i), str(tmp_path / f"{i}")]) for i in range(3)]
+    jobs = [TrainingJob(f"job {i}", ["-c", note, str(i), str(tmp_path / f"{i}")]) for i in range(3)]
     run_jobs(jobs, cluster=True)
     assert [(tmp_path / f"{i}").read_text() for i in range(3)] == ["0", "1", "2"]
     assert "[2/3 job 1] 1" in capsys.readouterr().err

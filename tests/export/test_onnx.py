@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import anytime
-from anytime.export.exported import State
+from anytime.export.exported import ExportedState
 from anytime.export.write import distance
 from anytime.rows import Rows
 
@@ -342,7 +342,7 @@ def test_graphs_in_order_without_gaps(tmp_path):
 def test_states_are_joined_where_what_all_samples_share_is_equal():
     def state(samples, table):
         values = {"features": np.full((samples, 2), samples), "table": np.asarray(table)}
-        return State(values, {"features": Rows(0), "table": None})
+        return ExportedState(values, {"features": Rows(0), "table": None})
 
     joined = state(1, [1, 2]).join([state(2, [1, 2]), state(3, [1, 2])])
     assert joined.values["features"].tolist() == [[1, 1], [2, 2], [2, 2], [3, 3], [3, 3], [3, 3]]

@@ -14,7 +14,7 @@ from waiting import until
 
 import anytime
 from anytime.inference.batch_times import BatchTimes, Line
-from anytime.inference.limits import UnfinishedError
+from anytime.inference.prediction import UnfinishedError
 from anytime.serving.crew import PING_AFTER
 from anytime.serving.engine import EngineDiedError, OverloadedError
 

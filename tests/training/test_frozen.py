@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import anytime
 from anytime.training import features
-from anytime.training.features import Features, unchanging
+from anytime.training.features import FeatureStore, unchanging
 
 
 def network(heads="auto"):
@@ -183,7 +183,7 @@ def test_nothing_to_train_is_said():
 )
 def test_features_of_several_shapes_are_all_there(batches, disk):
     """Each sample comes back as it was, whatever batches it was in."""
-    store, expected, number = Features(0 if disk else 1), {}, 0
+    store, expected, number = FeatureStore(0 if disk else 1), {}, 0
     for n, width in batches:
         rows = torch.arange(number, number + n, dtype=torch.float32)[:, None].expand(n, width).contiguous()
         store.add([(rows, (4, 4)), (rows[:, :1] * 2,)], rows[:, 0].long())

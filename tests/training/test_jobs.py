@@ -10,21 +10,21 @@ import processes
 import pytest
 
 import anytime
-from anytime.training.jobs import Job, run_jobs, run_process
+from anytime.training.jobs import TrainingJob, run_jobs, run_process
 
 COUNT = "import sys; print(sys.argv[1], file=sys.stderr); open(sys.argv[2], 'a').write(sys.argv[1])"
 
 
 def test_all_run_and_say_their_names(tmp_path, capsys):
-    jobs = [Job(f"job {i}", ["-c", COUNT, str(i), str(tmp_path / f"{i}")]) for i in range(4)]
+    jobs = [TrainingJob(f"job {i}", ["-c", COUNT, str(i), str(tmp_path / f"{i}")]) for i in range(4)]
     run_jobs(jobs, at_once=2)
     assert [(tmp_path / f"{i}").read_text() for i in range(4)] == ["0", "1", "2", "3"]
     assert "[3/4 job 2] 2" in capsys.readouterr().err
 
 
 def test_the_others_end_when_one_fails(tmp_path):
-    bad = Job("bad", ["-c", "import sys; sys.exit('no such thing')"])
-    good = Job("good", ["-c", COUNT, "x", str(tmp_path / "x")])
+    bad = TrainingJob("bad", ["-c", "import sys; sys.exit('no such thing')"])
+    good = TrainingJob("good", ["-c", COUNT, "x", str(tmp_path / "x")])
     with pytest.raises(anytime.AnytimeError, match="1 of 2 failed: bad: no such thing"):
         run_jobs([bad, good], at_once=1)
     assert (tmp_path / "x").exists()
@@ -32,7 +32,7 @@ def test_the_others_end_when_one_fails(tmp_path):
 
 def test_cores_are_shared(capsys):
     show = "import os, sys; print(os.environ.get('OMP_NUM_THREADS'), file=sys.stderr)"
-    run_jobs([Job("a", ["-c", show]), Job("b", ["-c", show])], at_once=2)
+    run_jobs([TrainingJob("a", ["-c", show]), TrainingJob("b", ["-c", show])], at_once=2)
     expected = max(1, len(os.sched_getaffinity(0)) // 2)
     assert f"a] {expected}" in capsys.readouterr().err
 
@@ -55,13 +55,13 @@ def hostile_folder(tmp_path, monkeypatch):
 
 
 def test_modules_in_the_current_folder_are_not_imported(hostile_folder):
-    run_jobs([Job("job", ["-m", "anytime", "--help"])])
+    run_jobs([TrainingJob("job", ["-m", "anytime", "--help"])])
     assert not (hostile_folder / "imported").exists()
 
 
 PARENT = """
 import sys
-from anytime.training.jobs import Job, run_jobs
+from anytime.training.jobs import TrainingJob, run_jobs
 child = '''
 import os, signal, sys, time
 from anytime.training import jobs
@@ -72,7 +72,7 @@ jobs.stop_with_parent()
 open(sys.argv[1], "w").write(str(os.getpid()))
 time.sleep(600)
 '''
-run_jobs([Job("child", ["-c", child, *sys.argv[1:]])])
+run_jobs([TrainingJob("child", ["-c", child, *sys.argv[1:]])])
 """
 
 
@@ -100,9 +100,9 @@ def test_jobs_end_with_a_killed_parent(tmp_path, hears):
 
 ON_RAY = """
 import ray
-from anytime.training.jobs import Job, run_jobs
+from anytime.training.jobs import TrainingJob, run_jobs
 ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False)
-run_jobs([Job("job", ["-m", "anytime", "--help"])], cluster=True)
+run_jobs([TrainingJob("job", ["-m", "anytime", "--help"])], cluster=True)
 """
 
 

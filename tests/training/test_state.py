@@ -11,8 +11,8 @@ import anytime
 from anytime.files import read_tensors, write_tensors
 from anytime.training.averaging import WeightAverage
 from anytime.training.epochs import LoaderEpochs
-from anytime.training.guard import Guard
-from anytime.training.state import State
+from anytime.training.finite import FiniteGuard
+from anytime.training.state import RunState
 
 
 @pytest.fixture(scope="module")
@@ -127,7 +127,7 @@ def test_the_optimizers_state_goes_where_the_optimizer_wants_it():
         net, scaler = linear().to(device), torch.amp.GradScaler("cpu", enabled=False)
         optimizer = torch.optim.AdamW(net.parameters(), capturable=device != "cpu")
         parts = (optimizer, scaler, WeightAverage(net, 0), LoaderEpochs(net, [], 0, 1, torch.device(device)))
-        return State(net, lambda losses: losses.sum(), *parts, run="", epochs=1, exits=2)
+        return RunState(net, lambda losses: losses.sum(), *parts, run="", epochs=1, exits=2)
 
     trained, resumed = state("cpu"), state("meta")
     for parameter in trained.named.values():
@@ -142,13 +142,13 @@ def test_the_optimizers_state_goes_where_the_optimizer_wants_it():
 def test_the_account_of_an_epoch_needs_no_double_precision_on_the_device(data, monkeypatch):
     """MPS has none: the losses of the steps are added up on the CPU, and come to the same bits as one by one."""
     history = [train(small(), data).history]
-    original = Guard.__init__
+    original = FiniteGuard.__init__
 
     def rarely(self, *arguments):
         original(self, *arguments)
         self.look_every = 50
 
-    monkeypatch.setattr(Guard, "__init__", rarely)
+    monkeypatch.setattr(FiniteGuard, "__init__", rarely)
     history.append(train(small(), data).history)
     one, other = (json.dumps([record["train"] for record in records]) for records in history)
     assert one == other

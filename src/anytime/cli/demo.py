@@ -18,7 +18,7 @@ from anytime.data.loading import load_data
 from anytime.evaluation import collect
 from anytime.inference.calibration import sweep
 from anytime.inference.latency import profile
-from anytime.inference.limits import UnfinishedError, predict
+from anytime.inference.prediction import UnfinishedError, predict
 from anytime.models import create_model
 from anytime.network import Network
 from anytime.plotting import plot_budgets

@@ -29,7 +29,7 @@ from anytime.evaluation import evaluate
 from anytime.files import write_json
 from anytime.plotting import plot_held
 from anytime.saving import load, save
-from anytime.training.jobs import Job, run_jobs
+from anytime.training.jobs import TrainingJob, run_jobs
 from anytime.training.run_folder import read_run
 
 FILE = "run.json"
@@ -133,12 +133,13 @@ def _begun(folder: Path, given: dict[str, Any], resume: bool) -> dict[str, Any] 
     return begun["asked"]
 
 
-def _jobs(folder: Path, names: list[str], asked: dict[str, Any], threads: int | None) -> list[Job]:
+def _jobs(folder: Path, names: list[str], asked: dict[str, Any], threads: int | None) -> list[TrainingJob]:
     """One training for each network that is not finished."""
     options = [word for name in sorted(asked.keys() - {"members", "model"}) for word in (f"--{name}", str(asked[name]))]
     options += [] if threads is None else ["--threads", str(threads)]
+    train = ["-m", "anytime", "train", *options, "--resume"]
     return [
-        Job(name, ["-m", "anytime", "train", "--model", name, *options, "--output", str(folder / name), "--resume"])
+        TrainingJob(name, [*train, "--model", name, "--output", str(folder / name)])
         for name in names
         if not _finished(folder / name)
     ]

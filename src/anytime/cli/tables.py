@@ -11,7 +11,7 @@ from anytime.errors import require
 from anytime.evaluation import FRACTIONS, Curve
 from anytime.inference.calibration import Budgeted
 from anytime.inference.latency import Profile
-from anytime.inference.limits import Prediction
+from anytime.inference.prediction import Prediction
 from anytime.models import create_model
 from anytime.network import Network, eval_mode
 

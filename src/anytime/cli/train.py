@@ -26,8 +26,8 @@ from anytime.cli.app import (
 )
 from anytime.cli.convert import EXITS, HEAD, MEAN, OPTIONS, STD, network, normalized
 from anytime.cli.tables import curve_table, show
-from anytime.combination.network import combine
-from anytime.conversion.network import ConvertedNetwork
+from anytime.combination.combined import combine
+from anytime.conversion.converted import ConvertedNetwork
 from anytime.data.dataset import Data
 from anytime.data.loading import load_data
 from anytime.errors import AnytimeError, check_integer

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from anytime.conversion.convert import convert
-from anytime.conversion.network import ConvertedNetwork
+from anytime.conversion.converted import ConvertedNetwork
 from anytime.errors import AnytimeError, require
 
 LIBRARIES = ("timm", "torchvision", "transformers")

@@ -13,14 +13,14 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils._pytree import tree_leaves, tree_map
 
+from anytime.conversion.converted import ConvertedNetwork, Exit
 from anytime.conversion.graph import Captured, NotCaptured
 from anytime.conversion.heads import HeadFactory, HeadMaker
-from anytime.conversion.network import ConvertedNetwork, Exit
 from anytime.conversion.outputs import find_logits
 from anytime.conversion.pausing import Pause
 from anytime.conversion.published import preprocessing_for
 from anytime.conversion.sizes import Graphs
-from anytime.conversion.stages import Stage, Trunk, image_size
+from anytime.conversion.stages import GraphStage, Trunk, image_size
 from anytime.conversion.survey import Found, Survey, choose
 from anytime.conversion.tail import OwnExit, OwnTail, fitting, last_block
 from anytime.conversion.verification import observe, two_samples, verify
@@ -200,7 +200,7 @@ def _by_own_tail(
         where = [at[extra.index(user)] for user in tail.users]
         changed_later = features[found.place].changed_later
         made.append(OwnExit(tail.eval(), index, found.batch_dim, where, captured.inputs, changed_later))
-    stages = [Stage(trunk, [part]) for part, _, _ in cut]
+    stages = [GraphStage(trunk, [part]) for part, _, _ in cut]
     heads_made = [*made, Exit(nn.Identity(), cut[-1][1])]
     names = survey.names(places)
     verify(AnytimeNetwork(stages, heads_made), trunk, names, example, survey.logits, features)

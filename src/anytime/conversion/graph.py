@@ -16,7 +16,7 @@ from torch.export.graph_signature import InputKind
 from torch.fx import Graph, Node
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 
-from anytime.conversion.stages import Inputs, Part, StageFunction, Trunk, describe_size
+from anytime.conversion.stages import Inputs, StageCode, StageFunction, Trunk, describe_size
 from anytime.rows import Rows
 
 CLASS_TOKENS = {"cls_token", "class_token", "class_embedding"}
@@ -161,7 +161,7 @@ class Captured:
     def _is_batch(self, size: Any) -> bool:
         return _symbolic(size) and size.node.expr in self.symbols
 
-    def cut(self, ends: Sequence[Node], extra: Sequence[int]) -> list[tuple[Part, int, list[int]]]:
+    def cut(self, ends: Sequence[Node], extra: Sequence[int]) -> list[tuple[StageCode, int, list[int]]]:
         """Cut the graph into stages, each of which ends when one of these values is computed.
 
         Args:
@@ -182,7 +182,7 @@ class Captured:
         parts = []
         for body, end, coming, out in zip(bodies, ends, [self.users, *leaving], leaving, strict=False):
             run, reads = self._function(coming, body, out)
-            part = Part(run, tuple(map(self.rows, out)), reads, self.inputs)
+            part = StageCode(run, tuple(map(self.rows, out)), reads, self.inputs)
             parts.append((part, out.index(end), [out.index(self.users[i]) for i in extra]))
         return parts
 

@@ -25,13 +25,13 @@ _listening = threading.local()
 
 
 def _ended(module: nn.Module, _args: Any, output: Any) -> None:
-    """The forward hook of modules at exits: tells the ``Watch`` that is active in this thread, if any."""
-    watch: Watch | None = getattr(_listening, "watch", None)
-    if watch is not None:
-        watch.ended(module, output)
+    """The forward hook of modules at exits: tells the ``CallHook`` that is active in this thread, if any."""
+    hook: CallHook | None = getattr(_listening, "hook", None)
+    if hook is not None:
+        hook.ended(module, output)
 
 
-class Watch:
+class CallHook:
     """A context in which ``tell(place, output)`` is called in this thread at the end of some module calls.
 
     Args:
@@ -47,15 +47,15 @@ class Watch:
         self.calls: dict[str, int] = {}
 
     def __enter__(self) -> None:
-        self.before = getattr(_listening, "watch", None)
+        self.before = getattr(_listening, "hook", None)
         new = [m for m in self.names if _ended not in m._forward_hooks.values()]
         # Hooks at exits stay registered: another thread may be running the model at this moment.
         hooks = [module.register_forward_hook(_ended) for module in new]
         self.temporary = hooks if self.places is None else []
-        _listening.watch = self
+        _listening.hook = self
 
     def __exit__(self, *_: object) -> None:
-        _listening.watch = self.before
+        _listening.hook = self.before
         for hook in self.temporary:
             hook.remove()
 
@@ -178,7 +178,7 @@ def _work(
             for mode in dispatch:
                 _push_mode(mode)
             try:
-                with Watch(trunk.model, places, pause):
+                with CallHook(trunk.model, places, pause):
                     logits = trunk(x)
             finally:
                 for _ in dispatch:

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_map
 
+from anytime.conversion.converted import Exit
 from anytime.conversion.graph import Captured, NotCaptured
-from anytime.conversion.network import Exit
 from anytime.conversion.pausing import Place
-from anytime.conversion.stages import Part, Stage, Trunk
+from anytime.conversion.stages import GraphStage, StageCode, Trunk
 from anytime.conversion.verification import Features, is_batch, observe, two_samples, verify
 from anytime.errors import AnytimeError
 from anytime.network import AnytimeNetwork, eval_mode, tensors_of
@@ -49,13 +49,13 @@ class Graphs:
     ) -> None:
         self.trunk, self.heads, self.places = trunk, list(heads), list(places)
         self.names, self.extra, self.attempts = names, extra, 0
-        self.stages = [Stage(trunk, [], None if i else self) for i in range(len(heads))]
+        self.stages = [GraphStage(trunk, [], None if i else self) for i in range(len(heads))]
         self.known: dict[Any, int] = {}
         """By the shape of an input, without the number of samples: the number of its graph.
 
         Threads read it without a lock, so a graph is verified before it is noted here, and stays."""
 
-    def add(self, parts: Sequence[Part], example: Any, logits: Tensor, features: Mapping[Place, Features]) -> None:
+    def add(self, parts: Sequence[StageCode], example: Any, logits: Tensor, features: Mapping[Place, Features]) -> None:
         """Add a graph, what each stage does in it. Raises ``NotCaptured`` if it is not right for the example."""
         self._verify(parts, example, logits, features)
         for stage, part in zip(self.stages, parts, strict=True):
@@ -75,7 +75,7 @@ class Graphs:
         return self.known[shape]
 
     @property
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[StageCode]:
         """What the first stage does in each graph."""
         return self.stages[0].parts
 
@@ -133,10 +133,10 @@ class Graphs:
                 reason = str(error)
         raise NotCaptured(reason)
 
-    def _verify(self, parts: Sequence[Part], x: Any, logits: Tensor, features: Mapping[Place, Features]) -> None:
+    def _verify(self, parts: Sequence[StageCode], x: Any, logits: Tensor, features: Mapping[Place, Features]) -> None:
         """Raise ``NotCaptured`` if the graph of these parts is not right for an input."""
         if logits.device.type != "meta":  # there are no values to compare
-            net = AnytimeNetwork((Stage(self.trunk, [part]) for part in parts), self.heads)
+            net = AnytimeNetwork((GraphStage(self.trunk, [part]) for part in parts), self.heads)
             verify(net, self.trunk, self.names, x, logits, features)
 
     def _refusal(self, x: Any, reason: str) -> AnytimeError:

@@ -74,7 +74,7 @@ register_pytree_node(
 )
 
 
-class Part(NamedTuple):
+class StageCode(NamedTuple):
     """What a stage does in one of the captured graphs."""
 
     run: StageFunction
@@ -85,7 +85,7 @@ class Part(NamedTuple):
     """Of the whole graph."""
 
 
-class Stage(nn.Module):
+class GraphStage(nn.Module):
     """A part of the captured graph. It has no parameters of its own: it uses those of the trunk.
 
     Args:
@@ -94,7 +94,7 @@ class Stage(nn.Module):
         form: of the first stage: which graph an input is for.
     """
 
-    def __init__(self, trunk: Trunk, parts: list[Part], form: Callable[[Any], int] | None = None) -> None:
+    def __init__(self, trunk: Trunk, parts: list[StageCode], form: Callable[[Any], int] | None = None) -> None:
         super().__init__()
         self._trunk = (trunk,)  # in a tuple, so that it is not a submodule a second time
         self.parts, self.form = parts, form

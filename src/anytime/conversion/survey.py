@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from anytime.conversion.outputs import OwnForm, describe, find_logits, first_tensor, is_packed
-from anytime.conversion.pausing import Place, Watch
+from anytime.conversion.pausing import CallHook, Place
 from anytime.conversion.stages import Trunk
 from anytime.cost import counting
 from anytime.errors import AnytimeError
@@ -57,12 +57,12 @@ class Survey:
         self.logits = self._run(trunk, example)
         try:  # shapes alone: on a processor torch does not count all fused kernels
             twin, shaped = on_meta(trunk), shapes(example)
-            with counting() as counter, Watch(twin.model, None, note):
+            with counting() as counter, CallHook(twin.model, None, note):
                 twin(shaped)
         except Exception:
             calls.clear()
             self.packed.clear()
-            with counting() as counter, Watch(trunk.model, None, note):
+            with counting() as counter, CallHook(trunk.model, None, note):
                 trunk(example)
         self.macs = counter.get_total_flops()
         self.found = [Found(place, macs / max(self.macs, 1), shape, i) for i, (place, macs, shape) in enumerate(calls)]

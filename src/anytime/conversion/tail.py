@@ -11,8 +11,8 @@ from typing import Any
 from torch import Tensor, nn
 from torch.fx import Node
 
+from anytime.conversion.converted import Exit
 from anytime.conversion.graph import Captured
-from anytime.conversion.network import Exit
 from anytime.conversion.stages import Carried, Inputs, StageFunction, Trunk
 from anytime.conversion.survey import Found
 

@@ -9,7 +9,7 @@ from torch.utils._pytree import tree_map
 
 from anytime.conversion.graph import NotCaptured
 from anytime.conversion.outputs import first_tensor
-from anytime.conversion.pausing import Place, Watch
+from anytime.conversion.pausing import CallHook, Place
 from anytime.conversion.stages import Trunk
 from anytime.network import AnytimeNetwork, tensors_of
 
@@ -31,7 +31,7 @@ def observe(trunk: Trunk, places: list[Place], example: Any) -> dict[Place, Feat
         assert tensor is not None
         seen[place] = tensor, tensor.clone(), tensor._version
 
-    with Watch(trunk.model, places, note):
+    with CallHook(trunk.model, places, note):
         trunk(example)
     # Dropout works in training alone, so what is seen here does not tell.
     drops = any(isinstance(m, nn.modules.dropout._DropoutNd) and m.inplace for m in trunk.model.modules())

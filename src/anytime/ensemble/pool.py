@@ -16,7 +16,7 @@ from torch import Tensor
 
 from anytime.errors import AnytimeError
 from anytime.inference.background import BackgroundPrediction
-from anytime.inference.limits import Prediction, UnfinishedError
+from anytime.inference.prediction import Prediction, UnfinishedError
 
 PAUSES = (0.0, 0.2, 1.0)
 """Seconds before each attempt to start a worker: as many attempts as there are pauses."""

@@ -13,9 +13,9 @@ from torch.utils._pytree import tree_map
 from anytime.distributed import cores
 from anytime.ensemble.eann import EANN
 from anytime.ensemble.pool import TeamPrediction, WorkerFactory, WorkerPool, check_process
-from anytime.ensemble.workers import ProcessFactory, RayFactory
+from anytime.ensemble.workers import LocalFactory, RayFactory
 from anytime.errors import AnytimeError, check_integer
-from anytime.inference.limits import Limits, Prediction, UnfinishedError
+from anytime.inference.prediction import Prediction, PredictionLimits, UnfinishedError
 from anytime.inputs import as_input
 from anytime.network import Step
 
@@ -57,7 +57,7 @@ class Team:
             raise AnytimeError("the ensemble is in training mode: its answers would depend on the batch; call .eval()")
         self.eann = eann
         self._order, self._exits, self._process = eann.order, eann.exits, os.getpid()
-        self._factory: WorkerFactory = RayFactory(eann, threads, workers) if cluster else ProcessFactory(eann, threads)
+        self._factory: WorkerFactory = RayFactory(eann, threads, workers) if cluster else LocalFactory(eann, threads)
         self._pool = WorkerPool(self._factory, workers)
         atexit.register(self.close)
 
@@ -72,7 +72,7 @@ class Team:
 
     def predict(self, x: Any, deadline: float | None = None) -> Prediction:
         """The best prediction within ``deadline`` seconds, or of all networks. Raises ``UnfinishedError`` if none."""
-        Limits(deadline=deadline)  # raises if it is none
+        PredictionLimits(deadline=deadline)  # raises if it is none
         if deadline is not None and deadline <= 0:
             raise UnfinishedError("deadline", 0.0)
         begun = time.perf_counter()

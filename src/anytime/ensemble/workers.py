@@ -110,7 +110,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_leave_to_the_parent)
 
 
-class ProcessFactory:
+class LocalFactory:
     """Starts worker processes afresh (multiprocessing's *spawn*)."""
 
     hint = (
@@ -122,10 +122,10 @@ class ProcessFactory:
         self.eann: bytes = dumped(pickle.dumps, eann, "this ensemble")
         self.context = multiprocessing.get_context("spawn")
 
-    def start(self) -> "ProcessWorker":
+    def start(self) -> "LocalWorker":
         """Start one more."""
         try:
-            return ProcessWorker(self)
+            return LocalWorker(self)
         except (OSError, AssertionError) as error:  # assertion: multiprocessing's daemons may have no children
             raise WorkerDied(str(error)) from error
 
@@ -134,10 +134,10 @@ class ProcessFactory:
         return dumped(pickle.dumps, to_arrays(x), "this input")
 
 
-class ProcessWorker:
+class LocalWorker:
     """A process at the other end of a pipe."""
 
-    def __init__(self, factory: ProcessFactory) -> None:
+    def __init__(self, factory: LocalFactory) -> None:
         self.eann, self.sending = factory.eann, threading.Lock()
         self.pipe, theirs = factory.context.Pipe()
         try:

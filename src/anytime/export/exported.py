@@ -67,7 +67,7 @@ def make(
     return ExportedNetwork(description, runners)
 
 
-class State(OwnRows):
+class ExportedState(OwnRows):
     """The values between two stages, by name.
 
     Args:
@@ -84,9 +84,9 @@ class State(OwnRows):
         """Each array with its rows."""
         return [(array, self.rows[name]) for name, array in self.values.items()]
 
-    def with_values(self, values: list[np.ndarray]) -> "State":
+    def with_values(self, values: list[np.ndarray]) -> "ExportedState":
         """The same with other arrays."""
-        return State(dict(zip(self.values, values, strict=True)), self.rows)
+        return ExportedState(dict(zip(self.values, values, strict=True)), self.rows)
 
 
 class ExportedNetwork(AnytimeNetwork):
@@ -108,7 +108,7 @@ class ExportedNetwork(AnytimeNetwork):
         rows = {name: rows_of(value) for name, value in description.values.items()}
         first, stages = _Input(description, rows), list[nn.Module]()
         for stage, state in zip(description.stages, description.states, strict=True):
-            stages.append(_Stage(stage, state, runners.each[stage.file], None if stages else first))
+            stages.append(_ExportedStage(stage, state, runners.each[stage.file], None if stages else first))
         super().__init__(stages, [_Head(runners.each[head.file]) for head in description.heads])
         self.description, self.policy = description, description.policy
         self.preprocessing = description.preprocessing
@@ -156,7 +156,7 @@ class ExportedNetwork(AnytimeNetwork):
         raise AnytimeError("an exported network is not saved again: copy its folder")
 
 
-class _Stage(nn.Module):
+class _ExportedStage(nn.Module):
     """A graph between two exits."""
 
     def __init__(self, graph: GraphFile, state: list[str], run: Runner, first: "_Input | None") -> None:
@@ -165,7 +165,7 @@ class _Stage(nn.Module):
         self._kept = [name for name in state if name not in graph.outputs]
         self._dropped = [name for name in graph.outputs if name not in state]
 
-    def forward(self, state: Any) -> State:
+    def forward(self, state: Any) -> ExportedState:
         """The state after it."""
         if self.first is not None:
             state = self.first(state)
@@ -174,7 +174,7 @@ class _Stage(nn.Module):
             made[name] = state.values[name]
         for name in self._dropped:
             del made[name]
-        return State(made, state.rows)
+        return ExportedState(made, state.rows)
 
 
 class _Head(nn.Module):
@@ -184,7 +184,7 @@ class _Head(nn.Module):
         super().__init__()
         self._run = run
 
-    def forward(self, state: State) -> Tensor:
+    def forward(self, state: ExportedState) -> Tensor:
         """Logits."""
         return torch.from_numpy(self._run(state.values)[0])
 
@@ -196,8 +196,9 @@ class _Input:
         self.rows, self.structure = rows, description.structure
         self.expected = {name: description.values[name] for name in description.input}
 
-    def __call__(self, x: Any) -> State:
-        return State({name: _array(leaf, self.expected[name]) for name, leaf in self.leaves(x).items()}, self.rows)
+    def __call__(self, x: Any) -> ExportedState:
+        arrays = {name: _array(leaf, self.expected[name]) for name, leaf in self.leaves(x).items()}
+        return ExportedState(arrays, self.rows)
 
     def leaves(self, x: Any) -> dict[str, Any]:
         """The tensors or arrays of an input, by name; raises if it has another form or size."""

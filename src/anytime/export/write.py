@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from anytime.conversion.network import ConvertedNetwork
+from anytime.conversion.converted import ConvertedNetwork
 from anytime.ensemble.eann import EANN
 from anytime.errors import AnytimeError, require
 from anytime.export.card import model_card

@@ -5,9 +5,9 @@ from anytime.inference.batch_times import BatchTimes, measure_batches
 from anytime.inference.calibration import calibrate
 from anytime.inference.conformal import ConformalSets, conformal_sets
 from anytime.inference.latency import Profile, profile
-from anytime.inference.limits import Prediction, UnfinishedError, predict
 from anytime.inference.monitoring import Monitor, Report
 from anytime.inference.policy import HeldOut, Policy
+from anytime.inference.prediction import Prediction, UnfinishedError, predict
 from anytime.inference.real_time import realtime
 from anytime.inference.risk import control_risk
 

@@ -11,7 +11,7 @@ import torch
 
 from anytime.errors import AnytimeError
 from anytime.inference.clock import Clock
-from anytime.inference.limits import Limits, Prediction, Stop, UnfinishedError, answers
+from anytime.inference.prediction import Prediction, PredictionLimits, Stop, UnfinishedError, answers
 from anytime.inputs import as_input, device_of
 
 
@@ -30,7 +30,7 @@ class BackgroundPrediction:
         self,
         net: Any,
         x: Any,
-        limits: Limits,
+        limits: PredictionLimits,
         clock: Clock,
         tell: Callable[[Prediction | None], object] | None = None,
     ) -> None:
@@ -47,7 +47,7 @@ class BackgroundPrediction:
         self,
         net: Any,
         x: Any,
-        limits: Limits,
+        limits: PredictionLimits,
         clock: Clock,
         tell: Callable[[Prediction | None], object] | None,
         autocast: torch.autocast,
@@ -155,7 +155,7 @@ def start(
         ...     background.result().exit
         2
     """
-    clock, limits = Clock(), Limits(deadline, macs, exits, stop, confidence)
+    clock, limits = Clock(), PredictionLimits(deadline, macs, exits, stop, confidence)
     return BackgroundPrediction(net, as_input(net, x), limits, clock)
 
 
@@ -182,11 +182,11 @@ def astart(
         >>> asyncio.run(exits())
         [0, 1, 2]
     """
-    clock, limits = Clock(), Limits(deadline, macs, exits, stop, confidence)
+    clock, limits = Clock(), PredictionLimits(deadline, macs, exits, stop, confidence)
     return _astart(net, as_input(net, x), limits, clock)
 
 
-async def _astart(net: Any, x: Any, limits: Limits, clock: Clock) -> AsyncGenerator[Prediction, None]:
+async def _astart(net: Any, x: Any, limits: PredictionLimits, clock: Clock) -> AsyncGenerator[Prediction, None]:
     loop = asyncio.get_running_loop()
     queue: asyncio.Queue[Prediction | None] = asyncio.Queue()
 

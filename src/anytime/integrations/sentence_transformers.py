@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from anytime.conversion.convert import convert
-from anytime.conversion.network import ConvertedNetwork
+from anytime.conversion.converted import ConvertedNetwork
 from anytime.errors import AnytimeError, check_integer, require
-from anytime.inference.limits import predict
+from anytime.inference.prediction import predict
 from anytime.weights import WeightScheme, create_scheme
 from anytime.weights.first_order import watching
 from anytime.weights.trained import trained_exits

@@ -12,8 +12,8 @@ from typing import Any, Self
 
 from anytime.errors import AnytimeError, check_integer, check_number
 from anytime.inference.batch_times import BatchTimes
-from anytime.inference.limits import UnfinishedError
 from anytime.inference.policy import Policy
+from anytime.inference.prediction import UnfinishedError
 from anytime.inputs import as_input
 from anytime.network import Network, tensors_of
 from anytime.serving.admission import Bounds, OverloadedError, check_bounds, lateness

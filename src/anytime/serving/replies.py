@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from anytime.errors import AnytimeError
-from anytime.inference.limits import UnfinishedError
+from anytime.inference.prediction import UnfinishedError
 from anytime.serving.engine import EngineDiedError, OverloadedError
 from anytime.serving.service import ClientGoneError
 

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.types import Scope
 
 from anytime.errors import AnytimeError
-from anytime.inference.limits import UnfinishedError
+from anytime.inference.prediction import UnfinishedError
 from anytime.serving.arrival import Proxies
 from anytime.serving.booking import Route, Work
 from anytime.serving.deadlines import deadline_of

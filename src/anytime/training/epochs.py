@@ -16,7 +16,7 @@ from anytime.network import Network
 from anytime.training.recipe import Recipe
 
 
-class Step(NamedTuple):
+class BatchStep(NamedTuple):
     """What one update is made from."""
 
     parts: Sequence[Any]
@@ -39,7 +39,7 @@ class Epochs(Protocol):
     resumes: bool
     """Whether a run can go on within an epoch; otherwise an epoch can only be begun anew."""
 
-    def from_step(self, epoch: int, position: int) -> Iterator["Step"]:
+    def from_step(self, epoch: int, position: int) -> Iterator["BatchStep"]:
         """The steps of an epoch from a position on."""
         ...
 
@@ -81,12 +81,12 @@ class ImageEpochs(Epochs):
                 f"({processes} processes, accumulate {accumulate}): use a batch size of at least {parts}"
             )
 
-    def from_step(self, epoch: int, position: int) -> Iterator[Step]:
+    def from_step(self, epoch: int, position: int) -> Iterator[BatchStep]:
         """Images as they are stored, augmented."""
         takes = self.takes(epoch, position)
         images = self.data.train.batches((part for step in takes for part in step), self.augmentation)
         for step in takes:
-            yield Step([next(images) for _ in step], step[0].total)
+            yield BatchStep([next(images) for _ in step], step[0].total)
 
     def takes(self, epoch: int, position: int) -> list[list[Take]]:
         """What is left of an epoch: for each step, this process's parts of its batch."""
@@ -139,7 +139,7 @@ class LoaderEpochs(Epochs):
         self.expected = _length(getattr(loader, "sampler", None)) or _length(getattr(loader, "dataset", None))
         self.resumes = hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")
 
-    def from_step(self, epoch: int, position: int) -> Iterator[Step]:
+    def from_step(self, epoch: int, position: int) -> Iterator[BatchStep]:
         """The loader's batches; the first ``position`` of them are skipped by a loader that knows its state."""
         for owner in _owners(self.loader):
             if hasattr(owner, "set_epoch"):
@@ -158,7 +158,7 @@ class LoaderEpochs(Epochs):
                 continue
             # A scheme is called for each part, by several processes equally often.
             parts = min(self.accumulate, len(batch)) if distributed.world_size() == 1 else self.accumulate
-            yield Step(batch.parts(parts), len(batch) * distributed.world_size())
+            yield BatchStep(batch.parts(parts), len(batch) * distributed.world_size())
             position += 1
         if position == first == 0:
             again = "pass what can be iterated over many times, e.g. a list or a DataLoader"

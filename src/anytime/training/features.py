@@ -85,7 +85,7 @@ class Group:
         return Batch(*tree_unflatten(leaves, self.spec))
 
 
-class Features:
+class FeatureStore:
     """The features and targets of all samples, grouped by their shapes.
 
     Args:

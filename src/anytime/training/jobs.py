@@ -24,7 +24,7 @@ GRACE = 60.0
 
 
 @dataclass(frozen=True)
-class Job:
+class TrainingJob:
     """A Python process.
 
     Args:
@@ -37,7 +37,7 @@ class Job:
     arguments: Sequence[str]
 
 
-def run_jobs(jobs: Sequence[Job], at_once: int = 1, cluster: bool = False) -> None:
+def run_jobs(jobs: Sequence[TrainingJob], at_once: int = 1, cluster: bool = False) -> None:
     """Run all jobs; raises with the last line of those that failed, after the others have ended.
 
     Each has its share of this machine's CPU cores, and one GPU where there are some. Their output goes to standard
@@ -56,7 +56,7 @@ def run_jobs(jobs: Sequence[Job], at_once: int = 1, cluster: bool = False) -> No
     failed: dict[str, str] = {}
     stopped = threading.Event()
 
-    def one(number: int, job: Job) -> None:
+    def one(number: int, job: TrainingJob) -> None:
         if stopped.is_set():
             return
         label = f"[{number}/{len(jobs)} {job.name}]" if len(jobs) > 1 else f"[{job.name}]"

@@ -16,8 +16,8 @@ from anytime.errors import AnytimeError
 from anytime.inputs import explained
 from anytime.network import Network, eval_mode
 from anytime.progress import counted
-from anytime.training.epochs import Epochs, Step
-from anytime.training.features import Features, Group, unchanging
+from anytime.training.epochs import BatchStep, Epochs
+from anytime.training.features import FeatureStore, Group, unchanging
 from anytime.training.recipe import Recipe
 
 AT_ONCE = 50
@@ -25,7 +25,7 @@ AT_ONCE = 50
 
 
 @dataclass(frozen=True)
-class Part:
+class GroupRows:
     """Some samples of a group."""
 
     group: Group
@@ -67,7 +67,7 @@ class KeptEpochs(Epochs):
 
     def prepare(self, show: bool) -> None:
         """Compute the features."""
-        features = Features(self.gigabytes)
+        features = FeatureStore(self.gigabytes)
         with eval_mode(self.net):
             for batch in counted(self.batches(), self.source.steps or 0, "features of the frozen model, steps", show):
                 if len(batch):
@@ -82,27 +82,27 @@ class KeptEpochs(Epochs):
         self.steps = once * self.passes
         self.samples = self.expected = sum(map(len, self.groups)) * self.passes
 
-    def from_step(self, epoch: int, position: int) -> Iterator[Step]:
+    def from_step(self, epoch: int, position: int) -> Iterator[BatchStep]:
         """Batches of features, each of one group."""
         for part in self.takes(epoch)[position:]:
             rows = part.rows.tensor_split(min(self.accumulate, len(part)))
-            yield Step([Part(part.group, each) for each in rows], len(part))
+            yield BatchStep([GroupRows(part.group, each) for each in rows], len(part))
 
-    def takes(self, epoch: int) -> list[Part]:
+    def takes(self, epoch: int) -> list[GroupRows]:
         """All batches of an epoch."""
-        found: list[Part] = []
+        found: list[GroupRows] = []
         for number in range(self.passes):
             generator = torch.Generator().manual_seed(mix(self.seed, epoch, number, -2))
             batches = [part for group in self.groups for part in self.split(group, generator)]
             found += [batches[i] for i in torch.randperm(len(batches), generator=generator).tolist()]
         return found
 
-    def split(self, group: Group, generator: torch.Generator) -> Sequence[Part]:
+    def split(self, group: Group, generator: torch.Generator) -> Sequence[GroupRows]:
         """A group in random batches of about equal size."""
         order = torch.randperm(len(group), generator=generator)
-        return [Part(group, rows) for rows in order.tensor_split(-(-len(group) // self.recipe.batch_size))]
+        return [GroupRows(group, rows) for rows in order.tensor_split(-(-len(group) // self.recipe.batch_size))]
 
-    def ready(self, part: Part) -> Batch:
+    def ready(self, part: GroupRows) -> Batch:
         """The features and targets, on the network's device."""
         return part.group.rows(part.rows).to(self.device)
 

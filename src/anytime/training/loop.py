@@ -23,15 +23,15 @@ from anytime.network import Network, eval_mode, name_of
 from anytime.progress import Progress, progress
 from anytime.training.averaging import WeightAverage
 from anytime.training.checkpoint import has_checkpoint
-from anytime.training.epochs import Epochs, ImageEpochs, LoaderEpochs, Step
-from anytime.training.guard import Guard
+from anytime.training.epochs import BatchStep, Epochs, ImageEpochs, LoaderEpochs
+from anytime.training.finite import FiniteGuard
 from anytime.training.interrupt import stop_requested
 from anytime.training.kept import KeptEpochs, kept_epochs
 from anytime.training.objective import Objective
-from anytime.training.pace import Pace
 from anytime.training.recipe import Recipe, create_optimizer
 from anytime.training.run_folder import RunFolder
-from anytime.training.state import State, named_parameters
+from anytime.training.slower import SlowerSteps
+from anytime.training.state import RunState, named_parameters
 from anytime.training.statistics import keeping_up
 from anytime.weights.annealed import set_steps
 from anytime.weights.first_order import watchers
@@ -81,12 +81,12 @@ class Training:
         self.statistics = [buffer for buffer in self.net.buffers() if buffer.is_floating_point()]
         averages = self.scheme.buffers() if isinstance(self.scheme, nn.Module) else ()
         buffers = [*(self.net.get_submodule("heads") if kept else self.net).buffers(), *averages]
-        self.guard = Guard(self.named, buffers, self.exits, self.net.exits, self.source.steps, self.device)
+        self.guard = FiniteGuard(self.named, buffers, self.exits, self.net.exits, self.source.steps, self.device)
         digest = hashlib.blake2b(json.dumps(self.facts(), sort_keys=True).encode(), digest_size=8).hexdigest()
         sizes = {"epochs": self.recipe.epochs, "exits": len(self.exits)}
         parts = (self.net, self.scheme, self.optimizer, self.scaler, self.average, self.source)
-        self.state = State(*parts, run=digest, **sizes)
-        self.pace = Pace(torch.get_num_threads())
+        self.state = RunState(*parts, run=digest, **sizes)
+        self.pace = SlowerSteps(torch.get_num_threads())
         self.stop, self.stopping = False, lambda: False
 
     def check(self) -> None:
@@ -210,7 +210,7 @@ class Training:
         done = 0.5 if steps is None else min((position + 0.5) / steps, 1.0)
         return self.recipe.lr_at(self.state.epoch + done)
 
-    def step(self, step: Step) -> Tensor:
+    def step(self, step: BatchStep) -> Tensor:
         """One update; returns the losses of the exits."""
         epoch, position = self.state.epoch, self.state.position
         torch.manual_seed(mix(self.seed, epoch, position, distributed.rank()))  # for dropout
@@ -289,11 +289,11 @@ class Training:
         record: dict[str, Any] = {
             "epoch": state.epoch + 1,
             "lr": self.lr(max(state.position - 1, 0)),
-            "images_per_second": samples / max(state.seconds, 1e-9),
+            "samples_per_second": samples / max(state.seconds, 1e-9),
             "seconds": state.seconds,
             "train": {
                 "losses": self.by_exit((state.losses / samples).tolist()),
-                "errors": self.by_exit((state.wrong / samples).tolist()),
+                "errors": self.by_exit((state.errors / samples).tolist()),
             },
             "weights": _weights(self.scheme),
         }

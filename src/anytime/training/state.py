@@ -26,7 +26,7 @@ def named_parameters(net: Network, scheme: Callable[[Tensor], Tensor]) -> dict[s
     return weights | {name: parameter for name, parameter in learned if id(parameter) not in shared}
 
 
-class State:
+class RunState:
     """Where a run is, and how the current epoch went so far.
 
     Random numbers follow from seed, epoch and position, so no generator has a state to keep.
@@ -68,7 +68,7 @@ class State:
         """Begin an epoch: no losses, no errors, no samples, no time."""
         # On the CPU wherever the network is: exact there, and some devices have no double precision.
         self.losses = torch.zeros(self.exits, dtype=torch.float64)
-        self.wrong = torch.zeros(self.exits, dtype=torch.float64)
+        self.errors = torch.zeros(self.exits, dtype=torch.float64)
         self.samples = 0.0
         self.pending: list[Tensor] = []
         self.seconds = 0.0
@@ -83,9 +83,9 @@ class State:
     def settle(self) -> None:
         """Add up the steps counted so far, in their order; this waits for the device."""
         if self.pending:
-            for losses, wrong, samples in torch.stack(self.pending).cpu():
+            for losses, errors, samples in torch.stack(self.pending).cpu():
                 self.losses += losses
-                self.wrong += wrong
+                self.errors += errors
                 self.samples += samples[0].item()
             self.pending = []
 
@@ -105,7 +105,7 @@ class State:
             "scheme": self.scheme.state_dict(),
             "optimizer": moments,
             "average": self.average.capture(),
-            "sums": {"losses": self.losses, "wrong": self.wrong},
+            "sums": {"losses": self.losses, "wrong": self.errors},
             "loader": loader,
         }
         about = {
@@ -136,7 +136,7 @@ class State:
         self.scaler.load_state_dict(about["scaler"])
         self.average.restore(tensors.get("average", {}))
         self.losses.copy_(tensors["sums"]["losses"])
-        self.wrong.copy_(tensors["sums"]["wrong"])
+        self.errors.copy_(tensors["sums"]["wrong"])
         self.epoch, self.position, self.seconds = about["epoch"], about["position"], float(about["seconds"])
         self.samples = float(about["samples"])
         if about.get("loader") is not None:
@@ -162,7 +162,7 @@ class State:
         check_tensors("weight scheme", tensors.get("scheme", {}), self.scheme.state_dict())
         check_tensors("optimizer", moments, self._expected_moments(moments))
         check_tensors("average", tensors.get("average", {}), self.average.capture())
-        check_tensors("account of the epoch", tensors.get("sums", {}), {"losses": self.losses, "wrong": self.wrong})
+        check_tensors("account of the epoch", tensors.get("sums", {}), {"losses": self.losses, "wrong": self.errors})
 
     def _expected_moments(self, moments: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """All that the optimizer keeps for each parameter that has anything in ``moments``."""

@@ -10,8 +10,8 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import anytime
+from anytime.combination.combined import RULES, CombinedNetwork
 from anytime.combination.ensemble import Ensemble
-from anytime.combination.network import RULES, CombinedNetwork
 from anytime.combination.product import Product, share_getting_worse
 from anytime.combination.stacking import PRIOR, Stacking
 from anytime.evaluation import collect

@@ -7,7 +7,7 @@ from torch import nn
 
 import anytime
 from anytime.files import read_tensors
-from anytime.training.guard import Guard
+from anytime.training.finite import FiniteGuard
 
 
 class Fails(nn.Module):
@@ -64,13 +64,13 @@ def equal(one, other):
 @pytest.fixture
 def look_every_50(monkeypatch):
     """As on an accelerator, where to look at the losses is to wait for the device."""
-    original = Guard.__init__
+    original = FiniteGuard.__init__
 
     def rarely(self, *arguments):
         original(self, *arguments)
         self.look_every = 50
 
-    monkeypatch.setattr(Guard, "__init__", rarely)
+    monkeypatch.setattr(FiniteGuard, "__init__", rarely)
 
 
 def test_a_loss_that_is_not_finite_stops_before_the_update(data, tmp_path):

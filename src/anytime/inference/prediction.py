@@ -113,7 +113,7 @@ def predict(
         >>> prediction.exit, prediction.complete, prediction.stopped_by
         (1, False, 'exits')
     """
-    clock, limits = Clock(), Limits(deadline, macs, exits, stop, confidence)
+    clock, limits = Clock(), PredictionLimits(deadline, macs, exits, stop, confidence)
     with torch.inference_mode():
         found = list(answers(net, as_input(net, x), limits, clock, every=False))
     if not found:
@@ -125,7 +125,7 @@ Reached = ReachedExit | Evaluated
 
 
 @dataclass(frozen=True)
-class Limits:
+class PredictionLimits:
     """What may end a prediction before the last exit; see ``predict``."""
 
     deadline: float | None = None
@@ -199,7 +199,7 @@ class Limits:
         return None
 
 
-def answers(net: Any, x: Any, limits: Limits, clock: Clock, every: bool) -> Iterator[Prediction]:
+def answers(net: Any, x: Any, limits: PredictionLimits, clock: Clock, every: bool) -> Iterator[Prediction]:
     """Walk through the network within the limits.
 
     Args:

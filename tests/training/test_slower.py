@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from short_runs import linear, train
 
-from anytime.training.pace import SLOWER, WINDOW, Pace
+from anytime.training.slower import SLOWER, WINDOW, SlowerSteps
 
 
 def said(seconds, threads=2):
     """What is said of steps that take so many seconds each, after the very first one."""
-    pace = Pace(threads)
+    pace = SlowerSteps(threads)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for each in (100.0, *seconds):

@@ -8,7 +8,7 @@ from anytime.errors import NonFiniteLossError
 _EPOCH = 2**32  # more steps than any epoch has: one number holds the epoch and the step
 
 
-class Guard:
+class FiniteGuard:
     """Watches the losses, the objective and the gradients of every step.
 
     From the first step on at which one of them is infinite or NaN, nothing changes any more: the optimizer skips its

@@ -10,7 +10,7 @@ SLOWER = 5.0
 """How many times as long as the first ones they take."""
 
 
-class Pace:
+class SlowerSteps:
     """Compares the last steps of a training with its first ones, and warns once.
 
     The first step of all does not count: it allocates and compiles. On accelerators steps are not timed, since they

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from anytime.conversion.head_layers import PooledHead
 from anytime.conversion.initial import untrained_layers
 from anytime.conversion.outputs import first_tensor, own_loss
-from anytime.conversion.pausing import Place, Watch
+from anytime.conversion.pausing import CallHook, Place
 from anytime.conversion.stages import Carried, Trunk, image_size
 from anytime.conversion.survey import Survey
 from anytime.errors import AnytimeError
@@ -185,7 +185,7 @@ class ConvertedNetwork(AnytimeNetwork):
 
         grad = torch.is_grad_enabled() and not self.keeps_features
         try:
-            with Watch(self.model, self._places, reached), torch.set_grad_enabled(grad):
+            with CallHook(self.model, self._places, reached), torch.set_grad_enabled(grad):
                 features[self.exits - 1] = self.trunk(x)
         except _Enough:
             pass
