@@ -10,10 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from anytime.errors import check_number
 from anytime.models.layers import LinearHead, MLPHead, Stem, initialize
 from anytime.models.placement import join_stages, place_exits
 from anytime.network import AnytimeNetwork
+from experiments.surgery import Partition
 
 
 class ScaledBias(nn.BatchNorm2d):
@@ -70,25 +70,6 @@ class Unit(nn.Module):
             return y
         x = F.avg_pool2d(x, x.shape[2] // y.shape[2])
         return y + F.pad(x, (0, 0, 0, 0, 0, y.shape[1] - x.shape[1]))
-
-
-class Partition(nn.Module):
-    """Feature partitioning (Deep Feature Surgery, ECCV 2024): a share of the channels learns from this exit alone.
-
-    Placed at the start of the stage after an exit. Deeper exits see those channels and send them no gradient, so the
-    exit's own features and the shared ones do not compete. Nothing happens outside of training.
-    """
-
-    def __init__(self, share: float) -> None:
-        super().__init__()
-        self.share = check_number("share", share, most=1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """The same features."""
-        if not self.training:
-            return x
-        own = round(self.share * x.shape[1])
-        return torch.cat([x[:, :-own], x[:, -own:].detach()], 1) if own else x
 
 
 class RaceNet(AnytimeNetwork):

@@ -82,18 +82,21 @@ class Run:
         from experiments.controls import create_scheme
         from experiments.distillation import Distilled
         from experiments.equilibrium import equilibrium
+        from experiments.surgery import surgery
 
         name, *extras = self.scheme.split("+")
         if "boosting" in extras:
             net = anytime.combine(net, "boosting")
         scheme = create_scheme(name, net)
-        compiled = compiled and name not in ALONE and "distill" not in extras
+        compiled = compiled and name not in ALONE and not {"distill", "surgery"} & set(extras)
         # Held-out images are evaluated at the end only: after each epoch they would cost more than the training.
         bare = replace(data, validation=None, test=None)
         options |= {"recipe": anytime.Recipe(**self.recipe), "compiled": compiled, "precision": precision}
         with ExitStack() as during:
             if "equilibrium" in extras:
                 during.enter_context(equilibrium(net))
+            if "surgery" in extras:
+                during.enter_context(surgery(net))
             if "distill" in extras:
                 scheme = Distilled(scheme, DISTILL)
                 during.enter_context(scheme.watching(net))
