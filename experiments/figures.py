@@ -6,7 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from anytime.plotting.style import colors_of, finish, legend_below, subplots, write
+from anytime.drawing import colors_of, finish, legend_below, subplots, write
 from experiments.intervals import Interval
 
 

@@ -4,9 +4,9 @@ import pytest
 
 from anytime import plotting
 from anytime.cost import Costs
+from anytime.drawing import OTHER_COLORS, colors_of
 from anytime.evaluation import Curve
 from anytime.inference.calibration import Budgeted
-from anytime.plotting.style import OTHER_COLORS, colors_of
 
 matplotlib = pytest.importorskip("matplotlib")
 plt = pytest.importorskip("matplotlib.pyplot")

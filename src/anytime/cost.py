@@ -15,6 +15,7 @@ from anytime.errors import AnytimeError, check_number
 from anytime.inputs import as_input
 from anytime.meta import on_meta, shapes
 from anytime.network import Network, eval_mode, tensors_of, weights_device
+from anytime.tables import Table, millions, share
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,11 @@ class Costs:
     """Parameters of the stages and heads that have run by then."""
     heads: list[int] = field(default_factory=list)
     """MACs of each head, not cumulative; they are included in ``macs``."""
+
+    def _repr_html_(self) -> str:
+        counts = zip(self.macs, self.fractions, self.params, strict=True)
+        rows = [[str(n), millions(m), share(part), millions(p)] for n, (m, part, p) in enumerate(counts, start=1)]
+        return Table(["exit", "MACs", "% of cost", "parameters"], rows, "Cost up to each exit").html()
 
     @property
     def alone(self) -> list[int]:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from math import isfinite
+from math import isfinite, sqrt
 from typing import Any, NamedTuple
 
 import torch
@@ -15,11 +15,13 @@ from anytime.cost import Costs, check_known, costs
 from anytime.data.dataset import Data
 from anytime.data.images import Images, Take
 from anytime.data.stream import Stream
+from anytime.drawing import exit_axes, finish, new_axes
 from anytime.errors import AnytimeError
 from anytime.inputs import explained, like_weights, nan_cause
 from anytime.losses import Function, by_exit, check_function, cross_entropy
 from anytime.metrics import SHARES, error
 from anytime.network import Network, eval_mode, tensors_of, weights_device
+from anytime.tables import Table, share
 
 FRACTIONS = (0.25, 0.5, 0.75, 1.0)
 """The parts of the total cost at which the paper compares (Table a)."""
@@ -33,9 +35,9 @@ class Curve:
 
     Examples:
         >>> print(Curve([0.33, 0.22], [1.0, 0.8], Costs([50, 100], [1, 2]), images=100))
-        exit   cost  error
-           1  50.0%  33.00%
-           2 100.0%  22.00%
+        exit    cost   error
+           1   50.0%  33.00%
+           2  100.0%  22.00%
     """
 
     errors: list[float | None]
@@ -50,10 +52,44 @@ class Curve:
 
     def __str__(self) -> str:
         """One line per exit, with its share of the total cost."""
+        return str(self._table())
+
+    def _repr_html_(self) -> str:
+        return self._table().html()
+
+    def _table(self) -> Table:
         template = "{:.2%}" if self.metric in SHARES else "{:.4g}"
         errors = ["–" if error is None else template.format(error) for error in self.errors]
-        rows = enumerate(zip(self.costs.fractions, errors, strict=True), start=1)
-        return "\n".join([f"exit   cost  {self.metric}", *(f"{n:4} {cost:6.1%}  {error}" for n, (cost, error) in rows)])
+        cells = enumerate(zip(self.costs.fractions, errors, strict=True), start=1)
+        rows = [[str(n), share(cost), error] for n, (cost, error) in cells]
+        return Table(["exit", "cost", self.metric], rows, f"{self.images:,} samples")
+
+    def plot(self, ax: Any = None, *, label: str = "", color: str | None = None) -> Any:
+        """Draw error against cost, with 95 % intervals of an error that is a share of samples.
+
+        Args:
+            ax: the axes to draw on, e.g. those of another curve; by default new ones, with the numbers of the exits.
+            label: the curve's name in a legend.
+            color: the color of the curve.
+
+        Returns:
+            The axes, for ``ax.set_title``, ``ax.legend`` or ``ax.figure.savefig``.
+        """
+        axis = new_axes() if ax is None else ax
+        scale = 100 if self.metric in SHARES else 1
+        known = [(m / 1e6, e) for m, e in zip(self.costs.macs, self.errors, strict=True) if e is not None]
+        macs, errors = [cost for cost, _ in known], [scale * error for _, error in known]
+        (line,) = axis.plot(macs, errors, "o-", markersize=4, label=label or None, color=color)
+        if self.metric in SHARES:
+            bounds = [wilson(error, self.images) for _, error in known]
+            low, high = ([100 * each for each in side] for side in zip(*bounds, strict=True))
+            axis.fill_between(macs, low, high, color=line.get_color(), alpha=0.15, linewidth=0)
+        axis.set_xlabel("cost up to the exit (million multiply-accumulates)")
+        axis.set_ylabel(f"{self.metric} (%)" if self.metric in SHARES else self.metric)
+        if ax is None:
+            exit_axes(axis, self.costs.macs, [error is not None for error in self.errors])
+            finish(axis)
+        return axis
 
     def at(self, fraction: float) -> tuple[int, float | None]:
         """The exit chosen at a fraction of the total cost, above 0 and at most 1, and its error."""
@@ -100,6 +136,17 @@ class Curve:
                 for fraction in FRACTIONS
             },
         }
+
+
+def wilson(share: float, samples: int, z: float = 1.96) -> tuple[float, float]:
+    """Wilson's interval of a share of independent samples, by default the 95 % interval.
+
+    Examples:
+        >>> [round(bound, 3) for bound in wilson(0.1, 100)]
+        [0.055, 0.174]
+    """
+    middle, room = share + z * z / (2 * samples), z * sqrt(share * (1 - share) / samples + z * z / (4 * samples**2))
+    return max(0.0, (middle - room) / (1 + z * z / samples)), min(1.0, (middle + room) / (1 + z * z / samples))
 
 
 def evaluate(

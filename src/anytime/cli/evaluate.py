@@ -22,7 +22,7 @@ from anytime.cli.app import (
     typer,
     use_threads,
 )
-from anytime.cli.tables import budgets_table, curve_table, millions, show
+from anytime.cli.tables import budgets_table, curve_table, show
 from anytime.data.dataset import Data
 from anytime.data.loading import load_data
 from anytime.errors import AnytimeError
@@ -34,6 +34,7 @@ from anytime.inference.policy import SCORES
 from anytime.network import Network, name_of, weights_device
 from anytime.plotting import plot_budgets
 from anytime.saving import CONFIG
+from anytime.tables import millions
 from anytime.training.run_folder import read_run
 
 FOLDER = "The folder of a finished run, or of a saved model or an exported network (then with --data)."

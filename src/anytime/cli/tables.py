@@ -14,6 +14,7 @@ from anytime.inference.latency import Profile
 from anytime.inference.prediction import Prediction
 from anytime.models import create_model
 from anytime.network import Network, eval_mode
+from anytime.tables import millions
 
 
 def show(table: Any) -> None:
@@ -29,16 +30,6 @@ def _table(title: Any, *columns: str) -> Any:
     for column in columns:
         table.add_column(column, justify="left" if column in ("model", "source", "class") else "right")
     return table
-
-
-def millions(number: float) -> str:
-    """A count in millions, or in thousands if it is small.
-
-    Examples:
-        >>> millions(125_585_856), millions(20_480)
-        ('125.59 M', '20.5 k')
-    """
-    return f"{number / 1e6:,.2f} M" if number >= 1e5 else f"{number / 1e3:.1f} k"
 
 
 def curve_table(

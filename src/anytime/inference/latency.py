@@ -8,11 +8,13 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 from anytime.batches import batches_of
+from anytime.drawing import OTHER_COLORS, finish, new_axes
 from anytime.errors import AnytimeError, check_integer
 from anytime.inference.measuring import Kind, add_to_file, joined, kind_of, measure, read_from_file
 from anytime.inference.stage_times import StageTimes
 from anytime.inputs import as_input, explained
 from anytime.network import Network, eval_mode
+from anytime.tables import Table
 
 FILE = "profile.json"
 
@@ -30,6 +32,48 @@ class Profile:
     stages: list[float]
     heads: list[float | None]
     kind: Kind | None = None
+
+    def __str__(self) -> str:
+        """One line per exit: milliseconds of its stages and head, and up to its prediction."""
+        return str(self._table())
+
+    def _repr_html_(self) -> str:
+        return self._table().html()
+
+    def _table(self) -> Table:
+        ends = [i for i, head in enumerate(self.heads) if head is not None]
+        begins = [0, *(end + 1 for end in ends)]
+        rows = []
+        for exit, (begin, end) in enumerate(zip(begins, ends, strict=False)):
+            seconds = [sum(self.stages[begin : end + 1]), self.heads[end] or 0, self.alone[exit], self.through[exit]]
+            rows.append([str(exit + 1), *(f"{1000 * each:.2f}" for each in seconds)])
+        return Table(["exit", "stages ms", "head ms", "this head only", "all heads"], rows)
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw when each stage and each head runs, from the input on.
+
+        Args:
+            ax: the axes to draw on; by default new ones.
+
+        Returns:
+            The axes.
+        """
+        axis = new_axes() if ax is None else ax
+        ends = [1000 * end for end in accumulate(self.stages)]
+        rows = range(1, len(ends) + 1)
+        axis.barh(
+            rows, [1000 * each for each in self.stages], left=[0, *ends[:-1]], color=OTHER_COLORS[0], label="stage"
+        )
+        heads = [
+            (row, end, 1000 * head) for row, end, head in zip(rows, ends, self.heads, strict=True) if head is not None
+        ]
+        places, begins, widths = zip(*heads, strict=True)
+        axis.barh(places, widths, left=begins, color=OTHER_COLORS[1], label="head: an answer at its end")
+        axis.invert_yaxis()
+        axis.yaxis.get_major_locator().set_params(integer=True)
+        axis.set(xlabel="milliseconds since the input, without the heads of earlier exits", ylabel="stage")
+        finish(axis)
+        return axis
 
     @property
     def through(self) -> list[float]:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+from anytime.drawing import OTHER_COLORS, finish, new_axes
 from anytime.errors import AnytimeError, check_integer, check_number
 from anytime.files import read_json, write_json
 from anytime.inputs import as_input, check_outputs, explained
@@ -177,6 +178,27 @@ class Policy:
         differ = (chosen.argmax(-1) != logits[-1].argmax(-1)).double().mean().item()
         share = early.double().mean().item()
         return replace(self, held_out=HeldOut(len(scores), differ, share, cutoffs.tolist(), below.tolist()))
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw which share of the held-out samples left at each exit, with the least score that it takes to leave.
+
+        Args:
+            ax: the axes to draw on; by default new ones.
+
+        Returns:
+            The axes.
+        """
+        axis = new_axes() if ax is None else ax
+        exits = range(1, len(self.costs) + 1)
+        bars = axis.bar(exits, [100 * share for share in self.shares], color=OTHER_COLORS[0])
+        least = ["" if threshold is None else f"≥ {threshold:.3g}" for threshold in (*self.thresholds, None)]
+        axis.bar_label(bars, least, fontsize="x-small")
+        axis.set_xticks(exits, [f"{n}\n{cost / self.costs[-1]:.0%}" for n, cost in zip(exits, self.costs, strict=True)])
+        mean = sum(share * cost for share, cost in zip(self.shares, self.costs, strict=True)) / self.costs[-1]
+        score = self.score if isinstance(self.score, str) else getattr(self.score, "__name__", "score")
+        axis.set(xlabel="exit, and its share of the cost", ylabel="samples that leave (%)")
+        finish(axis, f"threshold of the {score} above each exit; mean cost {mean:.0%}")
+        return axis
 
     def save(self, folder: str | Path) -> Path:
         """Write it beside a model, as ``policy.json``."""

@@ -1,8 +1,8 @@
 """Pictures: error against cost, loss weights by exit, learning curves, comparisons of runs."""
 
+from anytime.drawing import SCHEME_COLORS
 from anytime.plotting.comparisons import plot_bars, plot_held, plot_inflation, plot_lines
 from anytime.plotting.networks import plot_budgets, plot_curves, plot_learning
-from anytime.plotting.style import SCHEME_COLORS
 
 __all__ = [
     "SCHEME_COLORS",

@@ -5,8 +5,8 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+from anytime.drawing import OTHER_COLORS, colors_of, finish, legend_below, subplots, write
 from anytime.ensemble.theory import expected_inflation, inflation, sup_inflation
-from anytime.plotting.style import OTHER_COLORS, colors_of, finish, legend_below, subplots, write
 
 
 def plot_held(

@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from anytime.drawing import OTHER_COLORS, colors_of, exit_axes, finish, subplots, write
 from anytime.errors import require
 from anytime.evaluation import Curve
 from anytime.inference.calibration import Budgeted
 from anytime.metrics import SHARES
-from anytime.plotting.style import OTHER_COLORS, colors_of, finish, subplots, write
 
 
 def plot_learning(history: Sequence[Mapping[str, Any]], path: str | Path, title: str = "") -> Path:
@@ -61,23 +61,23 @@ def plot_curves(
     )  # fmt: skip
     top, last = axes[0][0], axes[-1][0]
     for (name, curve), color in zip(curves.items(), colors_of(curves), strict=True):
-        style = {"marker": "o", "markersize": 4, "color": color, "label": name}
-        top.plot(*_points(curve), **style)
+        curve.plot(top, label=name, color=color)
         if name in weights:
-            last.plot([macs / 1e6 for macs in curve.costs.macs], weights[name], **style)
+            last.plot([macs / 1e6 for macs in curve.costs.macs], weights[name], "o-", markersize=4, color=color)
     images = {curve.images for curve in curves.values()}
     samples = f", {images.pop():,} images" if len(images) == 1 else ""
     first = next(iter(curves.values()))
     top.set_ylabel(
-        f"test error (%{samples})"
+        f"test error (%{samples}, 95 % intervals)"
         if first.metric in SHARES
         else f"{first.metric}{samples.replace('images', 'samples')}"
     )
     if weights:
         last.set(ylabel="loss weight", ylim=(0, None))
+    top.set_xlabel("")
     last.set_xlabel("cost up to the exit (million multiply-accumulates)")
     if len({tuple(curve.costs.macs) for curve in curves.values()}) == 1:
-        _exit_axes(top, next(iter(curves.values())))
+        exit_axes(top, first.costs.macs, [error is not None for error in first.errors])
     finish(top, title)
     if weights:
         finish(last, legend=False)
@@ -100,7 +100,7 @@ def plot_budgets(curve: Curve, budgeted: Mapping[str, Sequence[Budgeted]], path:
     size = {"figsize": (7, 2.6 + 2 * rows), "height_ratios": [1.7, 1][:rows]}
     figure, axes = subplots(rows, 1, sharex=True, squeeze=False, **size)
     top, last = axes[0][0], axes[-1][0]
-    top.plot(*_points(curve), "o-", markersize=4, color="#222222", label="all samples stop at the same exit")
+    curve.plot(top, label="all samples stop at the same exit", color="#222222").set_xlabel("")
     for (name, reached), color in zip(budgeted.items(), OTHER_COLORS, strict=False):
         spent, errors = [p.cost / 1e6 for p in reached], [100 * p.error for p in reached]
         top.plot(spent, errors, "s-", markersize=4, color=color, label=f"easy samples leave early ({name})")
@@ -108,7 +108,7 @@ def plot_budgets(curve: Curve, budgeted: Mapping[str, Sequence[Budgeted]], path:
     if rows == 2:
         _draw_shares(figure, last, first)
     last.set_xlabel("cost of a sample, or its average (million multiply-accumulates)")
-    _exit_axes(top, curve)
+    exit_axes(top, curve.costs.macs, [error is not None for error in curve.errors])
     finish(top, title)
     return write(figure, path)
 
@@ -129,25 +129,3 @@ def _draw_shares(figure: Any, axis: Any, points: Sequence[Budgeted]) -> None:
     figure.colorbar(scale, ax=axis, label="left at exit", pad=0.02).locator.set_params(integer=True)
     axis.set(ylabel="share of samples (%)", ylim=(0, 100))
     finish(axis)
-
-
-def _points(curve: Curve) -> tuple[list[float], list[float]]:
-    """Costs in millions and errors, in percent if they are shares, of the exits that were evaluated."""
-    scale = 100 if curve.metric in SHARES else 1
-    known = [(m / 1e6, scale * e) for m, e in zip(curve.costs.macs, curve.errors, strict=True) if e is not None]
-    return [cost for cost, _ in known], [error for _, error in known]
-
-
-def _exit_axes(axis: Any, curve: Curve) -> None:
-    """Above, the cost in percent; along the lower edge, the numbers of the exits."""
-    total = max(curve.costs.macs[-1], 1) / 1e6
-    share = axis.secondary_xaxis("top", functions=(lambda macs: 100 * macs / total, lambda part: part * total / 100))
-    share.set_xlabel("% of the cost")
-    low, high = axis.get_ylim()
-    axis.set_ylim(low - 0.06 * (high - low), high)  # room for the numbers
-    known = [i for i, error in enumerate(curve.errors) if error is not None]
-    every = -(-len(known) // 15)
-    for i in known[::every]:
-        name = f"exit {i + 1}" if i == known[0] else str(i + 1)
-        place = {"xycoords": ("data", "axes fraction"), "ha": "center", "fontsize": "x-small"}
-        axis.annotate(name, (curve.costs.macs[i] / 1e6, 0.015), **place)

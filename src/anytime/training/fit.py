@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from anytime.errors import AnytimeError, check_number
 from anytime.evaluation import Curve, check_arguments
 from anytime.losses import Function, cross_entropy, tasks_of
 from anytime.network import Network
+from anytime.tables import Table, number, share
 from anytime.training.checkpoint import has_checkpoint, load_checkpoint
 from anytime.training.loop import Training
 from anytime.training.recipe import Recipe, recipe_with
@@ -30,13 +31,33 @@ from anytime.weights.trained import trained_exits
 class FitResult:
     """What training gives back besides the trained network."""
 
-    history: list[dict[str, Any]]
+    history: list[dict[str, Any]] = field(repr=False)
     """One record per epoch, as in the run folder's ``log.jsonl``: losses and errors of all exits, their weights, the
     learning rate of the epoch's last step (``lr``) and the time."""
     curve: Curve | None
     """The anytime curve on the test images; if there are none, on the validation batches. None
     if there are none of these either."""
     folder: Path | None
+
+    def __str__(self) -> str:
+        """One line per exit, as the last epoch left it."""
+        return str(self._table())
+
+    def _repr_html_(self) -> str:
+        return self._table().html()
+
+    def _table(self) -> Table:
+        last = self.history[-1]
+        columns = {"train loss": [number(each) for each in last["train"]["losses"]]}
+        if last["weights"] is not None and len(last["weights"]) == len(columns["train loss"]):
+            columns["weight"] = [number(each) for each in last["weights"]]
+        if "validation" in last:
+            columns["validation error"] = [number(each) for each in last["validation"]["errors"]]
+        if self.curve is not None:
+            columns = {"cost": [share(each) for each in self.curve.costs.fractions]} | columns
+            columns[self.curve.metric] = [number(each) for each in self.curve.errors]
+        rows = [[str(n), *cells] for n, cells in enumerate(zip(*columns.values(), strict=True), start=1)]
+        return Table(["exit", *columns], rows, f"After epoch {last['epoch']}")
 
 
 def fit(

@@ -1,6 +1,6 @@
-"""What all plots share: the colors of the schemes, the axes, the file."""
+"""What all pictures share: one palette for color-blind readers, the axes, the file."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -8,24 +8,29 @@ from typing import Any
 from anytime.errors import require
 
 SCHEME_COLORS = {
-    "adaloss": "#d1495b",
-    "const": "#00798c",
-    "linear": "#edae49",
-    "half-end": "#6a4c93",
+    "adaloss": "#d55e00",
+    "const": "#0072b2",
+    "linear": "#e69f00",
+    "half-end": "#cc79a7",
     "opt": "#222222",
-    "geometric-mean": "#4a7c59",
-    "log-barrier": "#8d6a4f",
+    "geometric-mean": "#009e73",
+    "log-barrier": "#56b4e9",
 }
-"""The color of each weight scheme, the same in all plots."""
+"""The color of each weight scheme, the same in all plots: Okabe and Ito's, which color-blind readers tell apart."""
 
-OTHER_COLORS = ("#30638e", "#e07a3f", "#5c946e", "#b05a9c", "#7f7f7f", "#9c8b2f")
-"""For everything that is not a scheme."""
+OTHER_COLORS = ("#0077bb", "#ee7733", "#009988", "#cc3311", "#a9a9a9", "#aa4499")
+"""For everything that is not a scheme: Tol's, chosen likewise."""
 
 
 def subplots(rows: int = 1, columns: int = 1, *, figsize: tuple[float, float], **options: Any) -> tuple[Any, Any]:
     """A figure and its axes, as ``plt.subplots`` makes them, without pyplot: its backend and figures are the user's."""
     figure = require("matplotlib.figure", "plot").Figure(figsize=figsize, layout="constrained")
     return figure, figure.subplots(rows, columns, **options)
+
+
+def new_axes() -> Any:
+    """Axes of a new figure of pyplot, which shows it, in a notebook too; the backend is the one that it has."""
+    return require("matplotlib.pyplot", "plot").subplots(layout="constrained")[1]
 
 
 def write(figure: Any, path: str | Path) -> Path:
@@ -55,6 +60,21 @@ def finish(axis: Any, title: str = "", legend: bool = True) -> None:
         axis.set_title(title, loc="left", fontsize="medium")
     if len(names) > 1:
         axis.legend(frameon=False, fontsize="small")
+
+
+def exit_axes(axis: Any, macs: Sequence[int], known: Sequence[bool]) -> None:
+    """Above, the cost in percent; along the lower edge, the numbers of the exits that are known."""
+    total = max(macs[-1], 1) / 1e6
+    share = axis.secondary_xaxis("top", functions=(lambda macs: 100 * macs / total, lambda part: part * total / 100))
+    share.set_xlabel("% of the cost")
+    low, high = axis.get_ylim()
+    axis.set_ylim(low - 0.06 * (high - low), high)  # room for the numbers
+    numbered = [i for i, each in enumerate(known) if each]
+    every = -(-len(numbered) // 15)
+    for i in numbered[::every]:
+        name = f"exit {i + 1}" if i == numbered[0] else str(i + 1)
+        place = {"xycoords": ("data", "axes fraction"), "ha": "center", "fontsize": "x-small"}
+        axis.annotate(name, (macs[i] / 1e6, 0.015), **place)
 
 
 def legend_below(figure: Any, shown: Mapping[str, Any]) -> None:
