@@ -9,7 +9,7 @@ COPY pyproject.toml README.md CHANGELOG.md LICENSE constraints.txt ./
 COPY src src
 # hadolint ignore=SC2086
 RUN python -m venv /venv \
- && /venv/bin/pip install --no-cache-dir $PIP_OPTIONS -c constraints.txt ".[cli,serve,onnx]"
+ && /venv/bin/pip install --no-cache-dir $PIP_OPTIONS -c constraints.txt ".[cli,serve,grpc,onnx]"
 
 FROM python:3.12-slim
 COPY --from=build /venv /venv
@@ -17,7 +17,7 @@ RUN useradd --create-home --uid 10001 anytime
 USER 10001
 WORKDIR /home/anytime
 ENV PATH=/venv/bin:$PATH OMP_NUM_THREADS=1 PYTHONUNBUFFERED=1
-EXPOSE 8000
+EXPOSE 8000 8001
 # Stops as Kubernetes does: not ready any more, admitted requests answered, exit code 0.
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=3s --start-period=60s \

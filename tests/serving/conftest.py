@@ -25,9 +25,10 @@ def run_folder(tmp_path_factory):
 class Running:
     """A server process and a client of it."""
 
-    def __init__(self, process, address, log):
+    def __init__(self, process, address, log, grpc=None):
         self.process, self.address, self.log = process, address, log
         self.port = int(address.rpartition(":")[2])
+        self.grpc = grpc
 
     def client(self, **options):
         return httpx.Client(base_url=self.address, timeout=60, **options)
@@ -56,7 +57,8 @@ def started(command, log):
     try:
         line = process.stdout.readline()
         assert line.startswith("ready http://"), (line, log.read_text())
-        yield Running(process, line.split()[1], log)
+        words = line.split()
+        yield Running(process, words[1], log, words[3] if "grpc" in words else None)
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)

@@ -28,6 +28,7 @@ def serve(
     runs: Annotated[list[Path] | None, typer.Argument(help=FOLDERS)] = None,
     host: Annotated[str, Option(help="Address to listen at; others than this machine's need a token.")] = "127.0.0.1",
     port: Annotated[int, Option(help="Port to listen at; 0 takes a free one.")] = 8000,
+    grpc_port: Annotated[int | None, Option(help="Port for gRPC beside HTTP; 0 takes a free one.")] = None,
     backend: Annotated[str, Option(help=BACKEND)] = "auto",
     engines: Annotated[int, Option(help="Processes that compute, for each model.")] = 1,
     queue: Annotated[int, Option(help="Requests that may wait, for each model; more are refused.")] = 256,
@@ -53,12 +54,17 @@ def serve(
     Examples:
     - `anytime serve`
     - Exported to runs/a/onnx the first time: `anytime serve runs/a --backend onnx`
+    - gRPC too: `anytime serve runs/a --grpc-port 8001`
     - `anytime serve runs/a runs/b --port 8080 --engines 2`
     - `curl --data-binary @cat.png 'localhost:8000/predict?deadline=50ms'`
     """
     check_integer("--engines", engines, most=256)
     check_integer("--queue", queue)
     check_integer("--port", port, least=0, most=65535)
+    if grpc_port is not None:
+        check_integer("--grpc-port", grpc_port, least=0, most=65535)
+        require("grpc", "grpc")
+        require("google.protobuf", "grpc")
     check_number("--drain-seconds", drain_seconds, most=3600)
     check_number("--audit", audit, most=1)
     check_number("--false-alarms", false_alarms, above=0, below=1)
@@ -78,6 +84,7 @@ def serve(
         partial(_load, folders, backend, engines, queue, Auditing(audit, false_alarms, fall_back)),
         host,
         port,
+        grpc_port=grpc_port,
         token=token,
         no_auth=no_auth,
         limits=Limits(drain=drain_seconds),

@@ -2,8 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -34,13 +34,28 @@ async def body_of(request: Request, service: Service) -> AsyncIterator[bytes]:
             parts.append(part)
             held += len(part)
             service.body_bytes += len(part)
-            if service.body_bytes > limits.bodies:
-                raise HTTPException(503, "the server holds too many bodies", {"Retry-After": "1"})
+            _check_bodies(service)
         if size > limits.body:
             raise HTTPException(413, f"a body has at most {limits.body:,} bytes", {"Connection": "close"})
         yield parts[0] if len(parts) == 1 else b"".join(parts)
     finally:
         service.body_bytes -= held
+
+
+@contextmanager
+def held(size: int, service: Service) -> Iterator[None]:
+    """A body that was read elsewhere: until the context ends its bytes count among those that the server holds."""
+    service.body_bytes += size
+    try:
+        _check_bodies(service)
+        yield
+    finally:
+        service.body_bytes -= size
+
+
+def _check_bodies(service: Service) -> None:
+    if service.body_bytes > service.limits.bodies:
+        raise HTTPException(503, "the server holds too many bodies", {"Retry-After": "1"})
 
 
 async def _next(request: Request, end: float) -> tuple[bytes, bool]:

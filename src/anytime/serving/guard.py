@@ -4,7 +4,7 @@ import asyncio
 import hmac
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlsplit
@@ -20,6 +20,17 @@ OPEN = ("/", "/openapi.json", "/v2/health/live", "/v2/health/ready")
 """Paths that need no token, besides the page's files: the page asks for it, and orchestrators have none."""
 
 
+TOKEN_NEEDED = "a token is needed: Authorization: Bearer …"
+
+
+def has_token(headers: Mapping[str, str], token: str | None) -> bool:
+    """Whether a client has sent the token; None: none is needed."""
+    if token is None:
+        return True
+    given = headers.get("authorization", "").encode("latin-1", "replace")
+    return hmac.compare_digest(given, f"Bearer {token}".encode())  # takes as long for every wrong token
+
+
 class Guard:
     """Lets requests through that have the token and come from where they should.
 
@@ -31,7 +42,7 @@ class Guard:
 
     def __init__(self, app: ASGIApp, token: str | None = None, hosts: Iterable[str] = ()) -> None:
         self.app, self.hosts = app, frozenset(hosts)
-        self.expected = None if token is None else f"Bearer {token}".encode()
+        self.token = token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or refuse it, and log it."""
@@ -64,12 +75,9 @@ class Guard:
         origin = headers.get("origin")
         if origin is not None and _place(origin) != host:
             return error_reply(403, "pages of other sites may not use this server")
-        if self.expected is None or scope["path"] in OPEN or scope["path"].startswith("/page/"):
+        if scope["path"] in OPEN or scope["path"].startswith("/page/") or has_token(headers, self.token):
             return None
-        given = headers.get("authorization", "").encode("latin-1", "replace")
-        if hmac.compare_digest(given, self.expected):  # takes as long for every wrong token
-            return None
-        return error_reply(401, "a token is needed: Authorization: Bearer …", {"WWW-Authenticate": "Bearer"})
+        return error_reply(401, TOKEN_NEEDED, {"WWW-Authenticate": "Bearer"})
 
 
 SAFE_HEADERS = [

@@ -21,6 +21,7 @@ from anytime.serving.served import Loaded, Served, check_finite
 from anytime.serving.service import Service, answers_of
 from anytime.serving.threads import parse_soon, prepare_soon
 
+EXTENSIONS = ["binary_tensor_data", "model_repository"]
 INPUT = "input"
 OUTPUTS = {
     "logits": "FP32",
@@ -39,15 +40,19 @@ def _service(request: Request) -> Service:
 
 
 def _served(request: Request) -> Served:
-    if request.path_params.get("version", "1") != "1":
+    return served_as(_service(request), request.path_params["model"], request.path_params.get("version", "1"))
+
+
+def served_as(service: Service, name: str, version: str) -> Served:
+    """The model of a name and a version."""
+    if version != "1":
         raise HTTPException(404, "models have one version: 1")
-    return _service(request).model(request.path_params["model"])
+    return service.model(name)
 
 
 async def server(request: Request) -> Response:
     """What this server is."""
-    extensions = ["binary_tensor_data", "model_repository"]
-    return json_reply({"name": "anytime", "version": _service(request).version, "extensions": extensions})
+    return json_reply({"name": "anytime", "version": _service(request).version, "extensions": EXTENSIONS})
 
 
 async def live(request: Request) -> Response:  # noqa: ARG001
@@ -57,36 +62,38 @@ async def live(request: Request) -> Response:  # noqa: ARG001
 
 async def ready(request: Request) -> Response:
     """The server, or one of its models, admits requests."""
-    service = _service(request)
-    asked = [_served(request)] if "model" in request.path_params else service.models.values()
+    check_ready(_service(request), _served(request) if "model" in request.path_params else None)
+    return json_reply({"ready": True})
+
+
+def check_ready(service: Service, served: Served | None = None) -> None:
+    """Raise if the server, or this one of its models, admits no requests."""
     if not service.ready:
         raise HTTPException(503, "the server is starting or shutting down")
-    if waits := [served.name for served in asked if not served.loaded.engine.ready]:
+    asked = service.models.values() if served is None else [served]
+    if waits := [each.name for each in asked if not each.loaded.engine.ready]:
         raise HTTPException(503, f"no engine process of {', '.join(waits)} is ready")
-    return json_reply({"ready": True})
 
 
 async def metadata(request: Request) -> Response:
     """The inputs and outputs of a model."""
-    served = _served(request)
+    return json_reply(about(_served(request)))
+
+
+def about(served: Served) -> dict[str, Any]:
+    """What the protocol says of a model."""
     shape = list(served.loaded.shape or [])
     classes = len(served.loaded.classes) or -1
-    return json_reply(
-        {
-            "name": served.name,
-            "versions": ["1"],
-            "platform": "anytime_pytorch",
-            "inputs": [{"name": INPUT, "datatype": "FP32", "shape": [-1, *shape]}],
-            "outputs": [
-                {
-                    "name": name,
-                    "datatype": kind,
-                    "shape": [-1, classes] if name in ("logits", "probabilities") else [-1],
-                }
-                for name, kind in OUTPUTS.items()
-            ],
-        }
-    )
+    return {
+        "name": served.name,
+        "versions": ["1"],
+        "platform": "anytime_pytorch",
+        "inputs": [{"name": INPUT, "datatype": "FP32", "shape": [-1, *shape]}],
+        "outputs": [
+            {"name": name, "datatype": kind, "shape": [-1, classes] if name in ("logits", "probabilities") else [-1]}
+            for name, kind in OUTPUTS.items()
+        ],
+    }
 
 
 async def index(request: Request) -> Response:
@@ -110,28 +117,34 @@ async def infer(request: Request) -> Response:
         exchange.model = served.name
         async with body_of(request, service) as body:
             await service.begin(exchange, request, loaded)
-            check = partial(_check_inputs, loaded, service.limits.rows)
+            check = partial(check_inputs, loaded, service.limits.rows)
             parse = partial(parse_request, header_length=request.headers.get(LENGTH_HEADER), check=check)
             inference = await parse_soon(request, exchange, parse, body)
-            inference.wants(OUTPUTS)
             if exchange.deadline is None:
                 exchange.until(service.deadline(request, None, inference.parameters.get("timeout")))
-            batch = await _batch(request, inference, loaded, exchange)
-            futures = []
-            try:
-                rows, exchange.id = batch.split(1), inference.id or exchange.id
-                ids = [exchange.id] if len(rows) == 1 else [f"{exchange.id}/{i}" for i in range(len(rows))]
-                futures = [exchange.admit(loaded, row, id) for row, id in zip(rows, ids, strict=True)]
-                answers = await answers_of(request, futures)
-            finally:
-                for future in futures:  # one that was refused takes the others with it
-                    future.cancel()
-            await exchange.answered(answers)
-            content, headers = format_response(served.name, inference, _outputs(loaded, answers, exchange))
+            answers = await answer(request, inference, loaded, exchange)
+            content, headers = format_response(served.name, inference, outputs_of(loaded, answers, exchange))
             return Response(content, headers=headers)
 
 
-def _check_inputs(loaded: Loaded, rows: int, inputs: list[InputTensor]) -> None:
+async def answer(request: Request, inference: Inference, loaded: Loaded, exchange: Exchange) -> list[Answer]:
+    """The answers to a request that is parsed and has its deadline, one for each sample."""
+    inference.wants(OUTPUTS)
+    batch = await batch_of(request, inference, loaded, exchange)
+    futures = []
+    try:
+        rows, exchange.id = batch.split(1), inference.id or exchange.id
+        ids = [exchange.id] if len(rows) == 1 else [f"{exchange.id}/{i}" for i in range(len(rows))]
+        futures = [exchange.admit(loaded, row, id) for row, id in zip(rows, ids, strict=True)]
+        answers = await answers_of(request, futures)
+    finally:
+        for future in futures:  # one that was refused takes the others with it
+            future.cancel()
+    await exchange.answered(answers)
+    return answers
+
+
+def check_inputs(loaded: Loaded, rows: int, inputs: list[InputTensor]) -> None:
     """Refuse what the model does not take."""
     if [tensor.name for tensor in inputs] != [INPUT]:
         names = [tensor.name[:40] for tensor in inputs[:9]]
@@ -147,7 +160,7 @@ def _check_inputs(loaded: Loaded, rows: int, inputs: list[InputTensor]) -> None:
         raise AnytimeError(f"the input has the shape {tensor.shape}; expected [N, {expected}]")
 
 
-async def _batch(request: Request, inference: Inference, loaded: Loaded, exchange: Exchange) -> Tensor:
+async def batch_of(request: Request, inference: Inference, loaded: Loaded, exchange: Exchange) -> Tensor:
     """The samples of a request: floats as the network sees them, pixels, or encoded images."""
     array, prepare = inference.arrays[INPUT], loaded.preprocessing
     if array.dtype == object and prepare is not None:
@@ -158,7 +171,8 @@ async def _batch(request: Request, inference: Inference, loaded: Loaded, exchang
     return check_finite(tensor.float()) if tensor.is_floating_point() else tensor
 
 
-def _outputs(loaded: Loaded, answers: list[Answer], exchange: Exchange) -> dict[str, np.ndarray]:
+def outputs_of(loaded: Loaded, answers: list[Answer], exchange: Exchange) -> dict[str, np.ndarray]:
+    """All outputs, with a row for each sample."""
     probabilities = np.array([loaded.probabilities(answer) for answer in answers])
     names = [loaded.class_name(int(best)).encode() for best in probabilities.argmax(1)]
     columns: dict[str, Any] = {

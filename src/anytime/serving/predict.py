@@ -3,6 +3,7 @@
 import asyncio
 import base64
 from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from functools import partial
 from heapq import nlargest
 from typing import Any
@@ -141,29 +142,45 @@ async def stream(request: Request) -> Response:
 
 
 async def _events(request: Request, service: Service, queue: "asyncio.Queue[Any]") -> AsyncGenerator[bytes]:
-    loop = asyncio.get_running_loop()
     with service.exchange(request, "stream") as exchange:
         served = service.model(request.query_params.get("model"))
         exchange.model = served.name
         with served.use() as loaded:
-            x = await _sample(request, service, loaded, exchange)
-            future = exchange.admit(
-                loaded, x, on_exit=lambda answer: loop.call_soon_threadsafe(queue.put_nowait, answer)
-            )
-            future.add_done_callback(queue.put_nowait)
-            latest: Answer | None = None
+            x, shown = await _sample(request, service, loaded, exchange), False
             try:
-                while (item := await queue.get()) is not future and (item or not latest):
-                    if item:  # and not the word to end with what there is
-                        latest = item
-                        yield event("exit", {"model": served.name, **described(loaded, item, exchange, every=True)})
-                latest = future.result() if item is future else latest
-                assert latest is not None
-                await exchange.answered([latest])
-                yield event("answer", {"model": served.name, **described(loaded, latest, exchange, every=True)})
+                async with aclosing(answers_on_the_way(loaded, x, exchange, queue)) as answers:
+                    async for answer, final in answers:
+                        kind, shown = "answer" if final else "exit", True
+                        yield event(kind, {"model": served.name, **described(loaded, answer, exchange, every=True)})
             except Exception as error:
-                if latest is None:
+                if not shown:
                     raise
                 yield event("error", {"error": str(error)})
-            finally:
-                future.cancel()
+
+
+async def answers_on_the_way(
+    loaded: Loaded, x: Tensor, exchange: Exchange, queue: "asyncio.Queue[Any]"
+) -> AsyncGenerator[tuple[Answer, bool]]:
+    """The answer of every exit as it is reached, then the one that counts, with True.
+
+    Args:
+        loaded: the model.
+        x: a batch of one.
+        exchange: of the request.
+        queue: what comes is put there; None ends the stream with the latest answer.
+    """
+    loop = asyncio.get_running_loop()
+    future = exchange.admit(loaded, x, on_exit=lambda answer: loop.call_soon_threadsafe(queue.put_nowait, answer))
+    future.add_done_callback(queue.put_nowait)
+    latest: Answer | None = None
+    try:
+        while (item := await queue.get()) is not future and (item or not latest):
+            if item:  # and not the word to end with what there is
+                latest = item
+                yield item, False
+        latest = future.result() if item is future else latest
+        assert latest is not None
+        await exchange.answered([latest])
+        yield latest, True
+    finally:
+        future.cancel()

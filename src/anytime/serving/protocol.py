@@ -5,7 +5,7 @@ which case a header says where the JSON ends. Responses likewise. Nothing here k
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Annotated, Any
@@ -32,6 +32,7 @@ LARGEST_TENSOR = 2**40
 """Product of a shape's sizes other than 0: NumPy has a limit of its own, for empty arrays too."""
 
 EMPTY = msgspec.Raw(b"{}")
+MOST_DIMENSIONS = 8
 
 Size = Annotated[int, msgspec.Meta(ge=0, le=LARGEST_TENSOR)]
 
@@ -58,7 +59,7 @@ class InputTensor(msgspec.Struct):
     """An input as it stands in the JSON part of a request; its data are parsed once type and count are known."""
 
     name: str
-    shape: Annotated[list[Size], msgspec.Meta(max_length=8)]
+    shape: Annotated[list[Size], msgspec.Meta(max_length=MOST_DIMENSIONS)]
     datatype: str
     parameters: msgspec.Raw = EMPTY  # pyright: ignore[reportInvalidTypeForm]: msgspec types Raw as a variable
     data: msgspec.Raw = msgspec.Raw(b"null")  # pyright: ignore[reportInvalidTypeForm]
@@ -150,7 +151,7 @@ def parse_request(
         if isinstance(size, bool) or not isinstance(size, int) or not 0 <= size <= len(body) - end:
             left = len(body) - end
             raise AnytimeError(f"{_about(tensor)}: binary_data_size={shown(size)}, and {left} bytes are left")
-        request.arrays[tensor.name] = _from_bytes(tensor, body[end : end + size])
+        request.arrays[tensor.name] = from_bytes(tensor, body[end : end + size])
         end += size
     if end != len(body):
         raise AnytimeError(f"{len(body) - end} bytes follow the last tensor")
@@ -180,6 +181,8 @@ def _described(tensor: InputTensor) -> tuple[Any, int]:
     dtype = DATATYPES.get(tensor.datatype)
     if dtype is None:
         raise AnytimeError(f"{_about(tensor)}: the type must be one of {', '.join(DATATYPES)}")
+    if len(tensor.shape) > MOST_DIMENSIONS or min(tensor.shape, default=0) < 0:
+        raise AnytimeError(f"{_about(tensor)}: a shape has at most {MOST_DIMENSIONS} sizes, each at least 0")
     if math.prod(filter(None, tensor.shape)) > LARGEST_TENSOR:
         raise AnytimeError(f"{_about(tensor)}: the shape stands for more than {LARGEST_TENSOR:,} elements")
     return dtype, math.prod(tensor.shape)
@@ -221,7 +224,18 @@ def _list_decoder(datatype: str, depth: int) -> Any:
     return msgspec.json.Decoder(kind)
 
 
-def _from_bytes(tensor: InputTensor, content: bytes) -> np.ndarray:
+def from_elements(tensor: InputTensor, elements: Sequence[Any]) -> np.ndarray:
+    """Elements that are numbers, booleans or bytes already, flat, as an array; what the type cannot hold is refused."""
+    dtype, count = _described(tensor)
+    if len(elements) != count:
+        raise AnytimeError(f"{_about(tensor)} takes {count} elements, got {len(elements)}")
+    try:
+        return np.array(list(elements), dtype).reshape(tensor.shape)  # a container of a message would wrap around
+    except OverflowError as error:
+        raise AnytimeError(f"{_about(tensor)}: {error}") from error
+
+
+def from_bytes(tensor: InputTensor, content: bytes) -> np.ndarray:
     """Binary data as an array."""
     dtype, count = _described(tensor)
     if tensor.datatype == "BYTES":
@@ -254,9 +268,9 @@ def format_response(
     described, tail = [], []
     for name, binary in request.wants(outputs).items():
         array = np.ascontiguousarray(outputs[name])
-        entry: dict[str, Any] = {"name": name, "datatype": _NAMES[array.dtype], "shape": list(array.shape)}
+        entry: dict[str, Any] = {"name": name, "datatype": datatype_of(array), "shape": list(array.shape)}
         if binary:
-            tail.append(_to_bytes(array))
+            tail.append(to_bytes(array))
             entry["parameters"] = {"binary_data_size": len(tail[-1])}
         else:
             flat = array.ravel().tolist()
@@ -270,7 +284,13 @@ def format_response(
     return b"".join([head, *tail]), headers
 
 
-def _to_bytes(array: np.ndarray) -> bytes:
+def datatype_of(array: np.ndarray) -> str:
+    """The protocol's name of an array's type."""
+    return _NAMES[array.dtype]
+
+
+def to_bytes(array: np.ndarray) -> bytes:
+    """An array as binary data."""
     if array.dtype == object:
         return b"".join(len(text).to_bytes(4, "little") + text for text in array.ravel())
     return array.tobytes()

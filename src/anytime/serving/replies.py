@@ -35,15 +35,20 @@ def event(name: str, content: Any) -> bytes:
 
 def explain(request: Request, error: Exception) -> Response:
     """The reply to a request that could not be answered."""
-    if isinstance(error, HTTPException):
-        return error_reply(error.status_code, error.detail, error.headers)
     if isinstance(error, ClientGoneError):
         return Response(status_code=499)  # nobody reads it
+    return error_reply(*status_of(request, error))
+
+
+def status_of(request: Request, error: Exception) -> tuple[int, str, Mapping[str, str] | None]:
+    """The status, the reason and the headers of a request that could not be answered."""
+    if isinstance(error, HTTPException):
+        return error.status_code, error.detail, error.headers
     if isinstance(error, OverloadedError):
-        return error_reply(503, str(error), {"Retry-After": str(max(1, math.ceil(error.retry_after)))})
+        return 503, str(error), {"Retry-After": str(max(1, math.ceil(error.retry_after)))}
     if isinstance(error, UnfinishedError):
-        return error_reply(504, str(error))
+        return 504, str(error), None
     if isinstance(error, AnytimeError) and not isinstance(error, EngineDiedError):
-        return error_reply(400, str(error))
+        return 400, str(error), None
     logging.getLogger("anytime.serving").error("%s %s failed", request.method, request.url.path, exc_info=error)
-    return error_reply(500, f"{type(error).__name__}: {error}")
+    return 500, f"{type(error).__name__}: {error}", None

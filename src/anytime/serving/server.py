@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 import torch
 import uvicorn
@@ -28,6 +29,9 @@ from anytime.serving.limits import Limits
 from anytime.serving.served import Served
 from anytime.serving.service import Service
 
+if TYPE_CHECKING:
+    from anytime.serving.rpc import RpcServer
+
 LOG = logging.getLogger("anytime.serving")
 SWITCH = 0.001
 """Seconds after which a thread lets others run: an answer of the engine does not wait for long."""
@@ -41,6 +45,7 @@ def serve(
     host: str = "127.0.0.1",
     port: int = 8000,
     *,
+    grpc_port: int | None = None,
     token: str | None = None,
     no_auth: bool = False,
     limits: Limits | None = None,
@@ -54,6 +59,7 @@ def serve(
         models: loads them, by name, for an event loop; called once the port is known to be free.
         host: the address to listen at. Other than the machine's own need a token, or ``no_auth``.
         port: 0 takes a free one.
+        grpc_port: for gRPC too, at the same address; None: only HTTP.
         token: that clients must send as ``Authorization: Bearer …``.
         no_auth: listen at any address without a token.
         limits: what clients may ask for.
@@ -72,6 +78,8 @@ def serve(
     with ExitStack() as stack:
         listener = stack.enter_context(bound_socket(host, port))
         runner = stack.enter_context(asyncio.Runner(loop_factory=auto_loop_factory()))
+        name = f"[{host}]" if ":" in host else host
+        rpc = None if grpc_port is None else runner.run(_rpc_server(f"{name}:{grpc_port}", limits, token))
         loaded = models(runner.get_loop())
         for served in loaded.values():
             stack.callback(lambda served=served: served.loaded.engine.close(drain=False))
@@ -91,9 +99,14 @@ def serve(
             timeout_keep_alive=int(limits.idle),
             timeout_graceful_shutdown=5,
         )
-        name = f"[{host}]" if ":" in host else host
-        address = f"http://{name}:{listener.getsockname()[1]}"
-        runner.run(Server(config, service, lambda: say(f"ready {address}")).serve(several(listener)))
+        address = f"http://{name}:{listener.getsockname()[1]}" + (f" grpc {rpc.address}" if rpc else "")
+        runner.run(Server(config, service, lambda: say(f"ready {address}"), rpc).serve(several(listener)))
+
+
+async def _rpc_server(address: str, limits: Limits, token: str | None) -> "RpcServer":
+    from anytime.serving.rpc import RpcServer  # needs the extra grpc
+
+    return RpcServer(address, limits, token)
 
 
 def within_files(limits: Limits) -> Limits:
@@ -148,9 +161,11 @@ def read_token(path: Path) -> str:
 class Server(uvicorn.Server):
     """uvicorn with an orderly end: nothing new is admitted, what is admitted is answered, and the exit code is 0."""
 
-    def __init__(self, config: uvicorn.Config, service: Service, ready: Callable[[], object]) -> None:
+    def __init__(
+        self, config: uvicorn.Config, service: Service, ready: Callable[[], object], rpc: "RpcServer | None" = None
+    ) -> None:
         super().__init__(config)
-        self.service, self._ready = service, ready
+        self.service, self._ready, self._rpc = service, ready, rpc
         self._background: set[asyncio.Task[None]] = set()
         self._ending = False
 
@@ -183,10 +198,18 @@ class Server(uvicorn.Server):
         await super().startup(sockets)
         for served in self.service.models.values():
             await served.warm_up()
+        if self._rpc is not None:
+            await self._rpc.start(self.service)
         steady()
         sys.setswitchinterval(SWITCH)
         self.service.ready = not self.service.draining
         self._ready()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Close the sockets, and what is still open after the grace."""
+        await super().shutdown(sockets)
+        if self._rpc is not None:
+            await self._rpc.stop(grace=1.0)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
         """End in an orderly way; a second signal ends at once."""

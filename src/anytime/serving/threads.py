@@ -21,9 +21,12 @@ _parsing = ThreadPoolExecutor(1, "parse")  # one at a time: a body of 4 MB of JS
 _decoding = ThreadPoolExecutor(2, "decode")  # two at a time: an image of 25 megapixels takes 100 MB and more
 
 
-async def parse_soon(request: Request, exchange: Exchange, parse: Callable[[bytes], Any], body: bytes) -> Any:
-    """``parse(body)``."""
-    return parse(body) if len(body) <= SMALL_BODY else await _in_thread(_parsing, request, exchange, parse, body)
+async def parse_soon(
+    request: Request, exchange: Exchange, parse: Callable[[Any], Any], body: Any, size: int | None = None
+) -> Any:
+    """``parse(body)``; ``size``: its bytes, if it is a message that is not bytes any more."""
+    small = (len(body) if size is None else size) <= SMALL_BODY
+    return parse(body) if small else await _in_thread(_parsing, request, exchange, parse, body)
 
 
 async def prepare_soon(request: Request, exchange: Exchange, content: bytes, preprocessing: Preprocessing) -> Tensor:
