@@ -13,7 +13,6 @@ import random
 import sys
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import NamedTuple
 
 import numpy as np
 from ratio import fact, report, verdict
@@ -21,14 +20,8 @@ from ratio import fact, report, verdict
 from anytime.inference.batch_times import BatchTimes, Line
 from anytime.serving.admission import fits_first
 from anytime.serving.scheduler import Scheduler, Task, by_deadline
+from anytime.serving.simulation import Arrival, SimulatedEngine
 from anytime.serving.tables import Tables
-
-
-class Arrival(NamedTuple):
-    """One request of a trace."""
-
-    moment: float
-    deadline: float
 
 
 def simulate(
@@ -45,32 +38,19 @@ def simulate(
         noise: vary the time of every stage by a factor around 1.
         refused: the numbers of requests that were not admitted are added to it.
     """
-    scheduler = Scheduler(lambda _: tables, tables.largest)
-    exits: list[int | None] = [None] * len(trace)
-    now, arrived = 0.0, 0
+    engine = SimulatedEngine(tables, noise)
+    scheduler, arrived = engine.scheduler, 0
     while arrived < len(trace) or scheduler.tasks:
         if not scheduler.tasks and arrived < len(trace):
-            now = max(now, trace[arrived].moment)
-        while arrived < len(trace) and trace[arrived].moment <= now:
-            if not _admit(scheduler, tables, Task(arrived, trace[arrived].deadline), now) and refused is not None:
+            engine.now = max(engine.now, trace[arrived].moment)
+        while arrived < len(trace) and trace[arrived].moment <= engine.now:
+            task = Task(arrived, trace[arrived].deadline)
+            if not _admit(scheduler, tables, task, engine.now) and refused is not None:
                 refused.append(arrived)
             arrived += 1
-        decision = scheduler.decide(now)
-        for stage in dict.fromkeys(task.stage for task in decision.answer):  # those at one exit together
-            group = [task for task in decision.answer if task.stage == stage]
-            now += tables.answer[stage].at(len(group))
-            for task in group:
-                exits[task.id] = task.exit if now <= task.deadline + 1e-9 else None
-                scheduler.remove(task)
-        if decision.run:
-            seconds = tables.seconds(decision.run[0].stage, len(decision.run))
-            seconds *= noise.lognormvariate(0, 0.1) if noise else 1.0
-            now += seconds
-            scheduler.ran(decision.run, seconds)
-            for task in decision.run:
-                task.exit += tables.times.heads[task.stage] is not None
-                task.stage += 1
-    return exits
+        engine.step()
+    in_time = {id: exit for id, (exit, moment) in engine.answers.items() if moment <= trace[id].deadline + 1e-9}
+    return [in_time.get(i) for i in range(len(trace))]
 
 
 def _admit(scheduler: Scheduler, tables: Tables, task: Task, now: float) -> bool:

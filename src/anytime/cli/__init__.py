@@ -10,7 +10,7 @@ import torch
 from anytime.cli import demo, train  # noqa: F401
 
 # isort: split
-from anytime.cli import combine, convert, ensemble, evaluate, export, predict, profile, select, serve  # noqa: F401
+from anytime.cli import combine, convert, ensemble, evaluate, export, plan, predict, profile, select, serve  # noqa: F401
 
 # isort: split
 from anytime.cli.app import app

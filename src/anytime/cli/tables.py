@@ -1,6 +1,6 @@
 """Tables, drawn with rich."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from anytime.inference.latency import Profile
 from anytime.inference.prediction import Prediction
 from anytime.models import create_model
 from anytime.network import Network, eval_mode
+from anytime.serving.planning import Outcome
 from anytime.tables import millions
 
 
@@ -144,3 +145,25 @@ def compared_table(before: list[float], after: list[float], title: str, names: t
     for exit, (a, b) in enumerate(zip(before, after, strict=True), start=1):
         table.add_row(str(exit), f"{a:.2%}", f"{b:.2%}", f"{100 * (b - a):+.2f}")
     return table
+
+
+def plan_table(outcomes: Sequence[Outcome], chosen: Outcome | None, threads: int, title: str) -> Any:
+    """For each number of engine processes what clients would see."""
+    columns = ["engines", "threads each", "cores", "refused", "late", "exit, 10 % / median / 90 %", "accuracy", ""]
+    table = _table(title, *columns)
+    for each in outcomes:
+        exits = " / ".join(str(_quantile(each.exits, share) + 1) for share in (0.1, 0.5, 0.9))
+        accuracy = "–" if each.accuracy is None else f"{each.accuracy:.1%}"
+        row = [str(each.engines), str(threads), str(each.engines * threads + 1), f"{each.refused:.1%}"]
+        table.add_row(*row, f"{each.late:.1%}", exits, accuracy, "enough" if each is chosen else "")
+    return table
+
+
+def _quantile(shares: Sequence[float], share: float) -> int:
+    """The first exit up to which at least so large a share of the answers comes."""
+    reached = 0.0
+    for exit, each in enumerate(shares):
+        reached += each
+        if reached >= share - 1e-9:
+            return exit
+    return len(shares) - 1

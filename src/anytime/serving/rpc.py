@@ -149,7 +149,7 @@ def _scope(service: Service, name: str, context: Any) -> Scope:
         "query_string": b"",
         "headers": given,
         "client": (_host(context.peer()), 0),
-        "connection": SimpleNamespace(lost=False, on_lost=None, client=None),  # a hang-up cancels the call's task
+        "connection": SimpleNamespace(lost=False, on_lost=None),  # a hang-up cancels the call's task
         "service": service,
         "sent": 0,
     }
