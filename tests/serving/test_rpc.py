@@ -4,6 +4,8 @@ import queue
 import shutil
 import signal
 import subprocess
+import threading
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -13,12 +15,13 @@ from google.protobuf import descriptor_pb2
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pictures import encoded
+from waiting import until
 
 import anytime
 import anytime.serving
 from anytime.errors import AnytimeError
 from anytime.serving.protocol import DATATYPES, Request, to_bytes
-from anytime.serving.rpc_messages import FIELDS, POOL, SERVICE, infer_response, message, parse_message
+from anytime.serving.rpc_messages import FIELDS, POOL, SERVICE, infer_response, message, parse_message, read_message
 
 grpc = pytest.importorskip("grpc", reason='needs: pip install "anytime-nets[grpc]"')
 
@@ -61,7 +64,7 @@ def test_what_is_sent_is_what_is_read(data, kind, raw):
     assert read.dtype == array.dtype
     assert read.shape == array.shape
     assert read.tolist() == array.tolist()
-    reply = infer_response("digits", Request([], "a"), {"x": array}, raw)
+    reply = infer_response("digits", Request([], "a", {}, []), {"x": array}, raw)
     again = message("ModelInferRequest")()
     again.inputs.add(name="x", datatype=kind, shape=array.shape).contents.CopyFrom(reply.outputs[0].contents)
     again.raw_input_contents.extend(reply.raw_output_contents)
@@ -100,6 +103,44 @@ def test_the_descriptor_agrees_with_tritons():
         compare(method.input_type, same.input_type)
         compare(method.output_type, same.output_type)
     assert len(checked) > 14
+
+
+INPUT, OUTPUT, PARAMETER, RAW = 0x2A, 0x32, 0x22, 0x3A
+"""The first bytes of those fields of a request."""
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.binary(max_size=40), st.sampled_from(["ModelInferRequest", "ModelReadyRequest", "ServerLiveRequest"]))
+def test_any_bytes_are_a_message_or_refused(content, kind):
+    with suppress(AnytimeError):
+        read_message(message(kind), content)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.sampled_from([INPUT, OUTPUT, PARAMETER, RAW]), st.integers(1, 300))
+def test_messages_of_many_parts_are_refused_before_they_are_decoded(field, count):
+    content = bytes([field, 0]) * count
+    if count <= 256:
+        read_message(message("ModelInferRequest"), content)
+    else:
+        with pytest.raises(AnytimeError, match="at most 256 parts"):
+            read_message(message("ModelInferRequest"), content)
+
+
+def test_large_messages_hold_raw_data_and_nothing_else():
+    kind = message("ModelInferRequest")
+    raw = kind(raw_input_contents=[bytes(10 * 2**20)])
+    assert read_message(kind, raw.SerializeToString()) == raw
+    numbers = kind()
+    numbers.inputs.add(name="input").contents.uint64_contents.extend([1] * 5 * 2**20)
+    with pytest.raises(AnytimeError, match="send raw_input_contents"):
+        read_message(kind, numbers.SerializeToString())
+    for described in (kind(id="i" * 2**15), kind()):
+        described.inputs.add(name="n" * 2**15)
+        with pytest.raises(AnytimeError, match="names, shapes and parameters"):
+            read_message(kind, described.SerializeToString())
+    with pytest.raises(AnytimeError, match="at most 64"):
+        parse_message(kind(outputs=[{}] * 65))
 
 
 @pytest.fixture(scope="module")
@@ -222,7 +263,7 @@ def test_messages_that_contradict_themselves_are_refused():
 
 def test_the_deadline_of_the_call_is_the_deadline(client):
     asked = request_of(floats(), "FP32", True)
-    assert client.error("ModelInfer", asked, timeout=1e-4).code() is LATE
+    assert client.error("ModelInfer", asked, timeout=1e-4).code() in (LATE, FULL)
     error = client.error("ModelInfer", asked, timeout=100.0)
     assert (error.code(), "at most 60 s" in error.details()) == (INVALID, True)
     assert client("ModelInfer", asked, timeout=None).outputs
@@ -241,9 +282,71 @@ def test_without_the_token_only_health_is_told(running):
 
 
 def test_calls_are_in_the_log(client, running):
-    client("ModelInfer", request_of(floats(), "FP32", True))
-    lines = [line for line in running.requests() if line["path"].endswith("/ModelInfer") and line["status"] == 200]
-    assert {"model": "digits", "outcome": "answered", "client": "127.0.0.1"}.items() <= lines[-1].items()
+    def line(asked):
+        """What the log says of a call."""
+
+        def lines():
+            return [line for line in running.requests() if line["path"].endswith("/ModelInfer")]
+
+        before = len(lines())
+        client("ModelInfer", asked)
+        until(lambda: len(lines()) > before)
+        return lines()[-1]
+
+    asked = request_of(floats(), "FP32", True)
+    found = line(asked)
+    expected = {"model": "digits", "outcome": "answered", "client": "127.0.0.1", "status": 200}
+    assert expected.items() <= found.items()
+    assert 29 < found["deadline"] <= 30, "that of the call, which gRPC rounds up"
+    asked.parameters["timeout"].int64_param = 20_000_000
+    assert line(asked)["deadline"] == 20, "that of the message, which is earlier"
+    with running.client(headers={"Authorization": f"Bearer {TOKEN}"}) as http:
+        assert 'outcome="answered",route="ModelInfer"' in http.get("/metrics").text
+
+
+def test_who_may_not_call_is_refused_before_the_message_is_received(running):
+    channel = grpc.insecure_channel(running.grpc)
+    never = threading.Event()
+
+    def messages():
+        never.wait(60)
+        yield b""
+
+    call = channel.stream_unary(f"/{SERVICE}/ModelInfer").future(messages(), timeout=60)
+    assert call.exception(timeout=30).code() is grpc.StatusCode.UNAUTHENTICATED
+    never.set()
+    channel.close()
+
+
+def test_compressed_and_large_messages_are_refused(running, client):
+    asked = request_of(floats(), "FP32", True)
+    asked.raw_input_contents[0] = bytes(2**22)  # a few kilobytes of gzip
+    with grpc.insecure_channel(running.grpc, compression=grpc.Compression.Gzip) as channel:
+        method = channel.unary_unary(f"/{SERVICE}/ModelInfer")
+        with pytest.raises(grpc.RpcError) as caught:
+            method(asked.SerializeToString(), timeout=30, metadata=client.metadata)
+    assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+    asked.raw_input_contents[0] = bytes(2**24)
+    assert client.error("ModelInfer", asked).code() is FULL
+    assert client("ServerLive").live
+
+
+def test_what_was_admitted_is_answered_when_the_server_ends(serve, run_folder):
+    with serve(run_folder, "--grpc-port", "0") as running:
+        client = Client(running.grpc, None)
+        method = client.channel.unary_unary(f"/{SERVICE}/ModelInfer")
+        asked = request_of(floats(rows=8), "FP32", True).SerializeToString()
+        method(asked, timeout=30)
+        calls = [method.future(asked, timeout=30) for _ in range(40)]
+        running.signal(signal.SIGTERM)
+        ends = [call.exception(timeout=60) for call in calls]
+        assert running.wait() == 0
+        client.channel.close()
+    answered = [line for line in running.requests() if line["status"] == 200]
+    assert len(answered) == 1 + sum(error is None for error in ends), "no answer is lost"
+    # gRPC itself cancels calls that come as the port closes.
+    gone = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED}
+    assert {error.code() for error in ends if error} <= {FULL, *gone}, ends
 
 
 def test_a_refusal_says_when_to_try_again(serve, run_folder):
@@ -286,7 +389,7 @@ def test_tritons_client_infers(triton, run_folder):
     x = floats(rows=5)
     given = theirs.InferInput("input", list(x.shape), "FP32")
     given.set_data_from_numpy(x)
-    names = ["logits", "probabilities", "class", "exit", "complete", "seconds", "macs"]
+    names = ["logits", "probabilities", "class", "exit", "complete", "seconds", "late", "macs"]
     wanted = [theirs.InferRequestedOutput(name) for name in names]
     options = {"request_id": "a", "client_timeout": 30, "timeout": 20_000_000, "headers": headers}
     answer = client.infer("digits", [given], outputs=wanted, **options)
@@ -322,4 +425,8 @@ def test_tritons_stream_shows_every_exit(triton):
     client.async_stream_infer("nobody", [given], request_id="b")
     result, error = came.get(timeout=60)
     assert "there is no model 'nobody'" in str(error)
+    client.async_stream_infer("digits", [given], request_id="c")
+    result, error = came.get(timeout=60)
+    assert error is None, "one request that failed does not end the stream"
+    assert result.get_response().id == "c"
     client.stop_stream()

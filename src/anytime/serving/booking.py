@@ -16,6 +16,9 @@ from anytime.serving.engine import Engine
 from anytime.serving.turns import Turns
 from anytime.serving.typical import Typical
 
+ROUTES = ("predict", "stream", "infer", "ModelInfer", "ModelStreamInfer")
+"""The last two are gRPC's."""
+
 
 class Route:
     """What the event loop spends on requests of one route."""
@@ -77,7 +80,7 @@ class Work:
 
     def __init__(self) -> None:
         self.turns, self.calendar = Turns(), Calendar()
-        self.routes = {name: Route() for name in ("predict", "stream", "infer")}
+        self.routes = {name: Route() for name in ROUTES}
         self._first_exits: dict[Any, float] = {}
         self._moment: float | None = None
 

@@ -4,15 +4,25 @@
 own, since a process may hold another client's or server's messages of the same names.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from anytime.errors import AnytimeError, require
-from anytime.serving.protocol import DATATYPES, InputTensor, OutputWanted, Request, datatype_of, from_bytes, to_bytes
-from anytime.serving.protocol import from_elements as elements_as_array
+from anytime.serving.protocol import (
+    DATATYPES,
+    LARGEST_JSON,
+    MOST_PARTS,
+    InputTensor,
+    OutputWanted,
+    Request,
+    datatype_of,
+    from_bytes,
+    from_elements,
+    to_bytes,
+)
 
 _descriptor: Any = require("google.protobuf.descriptor_pb2", "grpc")
 _pools: Any = require("google.protobuf.descriptor_pool", "grpc")
@@ -20,6 +30,15 @@ _factory: Any = require("google.protobuf.message_factory", "grpc")
 
 PACKAGE = "inference"
 SERVICE = f"{PACKAGE}.GRPCInferenceService"
+
+LARGEST_CONTENTS = LARGEST_JSON
+"""Bytes of elements that are not raw: they take several times as much memory, as JSON does."""
+
+LARGEST_DESCRIPTION = 2**14
+"""Bytes of everything in a message that is no data: names, shapes, parameters."""
+
+INPUTS, RAW, CONTENTS = 5, 7, 5
+"""Numbers of fields: of a ``ModelInferRequest`` the first two, of an input in it the last."""
 
 FIELDS = {
     "BOOL": "bool_contents",
@@ -50,7 +69,79 @@ def message(name: str) -> Any:
     return _factory.GetMessageClass(POOL.FindMessageTypeByName(f"{PACKAGE}.{name}"))
 
 
+_InferRequest = message("ModelInferRequest")
 _InferResponse, _StreamResponse = message("ModelInferResponse"), message("ModelStreamInferResponse")
+_DecodeError = require("google.protobuf.message", "grpc").DecodeError
+
+
+def read_message(kind: Any, content: bytes) -> Any:
+    """A message of a client, its size and the number of its parts looked at before it is decoded: an empty part takes
+    two bytes there and a hundred in memory.
+
+    Args:
+        kind: the class of the message.
+        content: its bytes.
+    """
+    described = contents = 0
+    for number, begin, end in _fields(content, 0, len(content)):
+        if kind is not _InferRequest or number not in (INPUTS, RAW):
+            described += end - begin
+        elif number == INPUTS:
+            parts = [(each, last - first) for each, first, last in _fields(content, begin, end)]
+            contents += sum(size for each, size in parts if each == CONTENTS)
+            described += sum(size for each, size in parts if each != CONTENTS)
+    if described > LARGEST_DESCRIPTION:
+        raise AnytimeError(f"names, shapes and parameters of {described:,} bytes; at most {LARGEST_DESCRIPTION:,}")
+    if contents > LARGEST_CONTENTS:
+        raise AnytimeError(
+            f"contents of {contents:,} bytes; at most {LARGEST_CONTENTS:,} are read: send raw_input_contents"
+        )
+    try:
+        return kind.FromString(content)
+    except _DecodeError as error:
+        raise AnytimeError(f"the bytes are not a {kind.DESCRIPTOR.name}: {error}") from error
+
+
+def _fields(content: bytes, place: int, end: int) -> Iterator[tuple[int, int, int]]:
+    """The fields of an encoded message: the number, beginning and end of each; too many are refused.
+
+    Examples:
+        >>> list(_fields(bytes([10, 2, 65, 66, 16, 7]), 0, 6))
+        [(1, 2, 4), (2, 5, 6)]
+    """
+    count = 0
+    while place < end:
+        count += 1
+        if count > 4 * MOST_PARTS:
+            raise AnytimeError(f"a message has at most {4 * MOST_PARTS} parts")
+        key, begin = _varint(content, place)
+        size, form = _SIZES.get(key & 7, -1), key & 7
+        if form == 0:
+            _, place = _varint(content, begin)
+        elif form == 2:
+            size, begin = _varint(content, begin)
+            place = begin + size
+        else:
+            place = begin + size
+        if size < 0 or place > end:
+            raise AnytimeError("the bytes are not a message of the protocol")
+        yield key >> 3, begin, place
+
+
+_SIZES = {0: 0, 1: 8, 2: 0, 5: 4}
+"""Bytes of a field by its wire type; those of the types 0 and 2 say it themselves."""
+
+
+def _varint(content: bytes, place: int) -> tuple[int, int]:
+    """A number of 7 bits per byte, and where it ends."""
+    value = 0
+    for shift in range(0, 70, 7):
+        byte = content[place] if place < len(content) else 0x80
+        place += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, place
+    raise AnytimeError("the bytes are not a message of the protocol")
 
 
 def parse_message(given: Any, check: Callable[[list[InputTensor]], object] = lambda inputs: None) -> Request:  # noqa: ARG005
@@ -60,9 +151,12 @@ def parse_message(given: Any, check: Callable[[list[InputTensor]], object] = lam
         given: the message.
         check: called with the inputs as they are described, before any of their data are read; raises to refuse them.
     """
+    for name, parts in (("inputs", given.inputs), ("outputs", given.outputs)):
+        if len(parts) > MOST_PARTS:
+            raise AnytimeError(f"the message has {len(parts)} {name}; at most {MOST_PARTS} are allowed")
     inputs = [InputTensor(each.name, list(each.shape), each.datatype) for each in given.inputs]
     outputs = [OutputWanted(each.name) for each in given.outputs]
-    request = Request(inputs, given.id or None, _parameters(given.parameters), outputs)
+    request = Request(inputs, given.id or None, parameters_of(given), outputs)
     check(inputs)
     raw = given.raw_input_contents
     if raw and len(raw) != len(inputs):
@@ -77,8 +171,9 @@ def parse_message(given: Any, check: Callable[[list[InputTensor]], object] = lam
     return request
 
 
-def _parameters(given: Any) -> dict[str, Any]:
-    found = {name[:40]: (value, value.WhichOneof("parameter_choice")) for name, value in given.items()}
+def parameters_of(given: Any) -> dict[str, Any]:
+    """The parameters of a message."""
+    found = {name: (value, value.WhichOneof("parameter_choice")) for name, value in given.parameters.items()}
     return {name: getattr(value, choice) for name, (value, choice) in found.items() if choice is not None}
 
 
@@ -88,7 +183,7 @@ def _from_contents(tensor: InputTensor, contents: Any) -> np.ndarray:
         raise AnytimeError(f"elements of type {tensor.datatype} are sent in raw_input_contents")
     if others := [found.name for found, _ in contents.ListFields() if found.name != field]:
         raise AnytimeError(f"elements of type {tensor.datatype[:10]} are expected in {field}; got {others[0]}")
-    return elements_as_array(tensor, getattr(contents, field) if field else ())
+    return from_elements(tensor, getattr(contents, field) if field else ())
 
 
 def infer_response(model: str, request: Request, outputs: Mapping[str, np.ndarray], raw: bool) -> Any:
@@ -111,12 +206,12 @@ def infer_response(model: str, request: Request, outputs: Mapping[str, np.ndarra
     return response
 
 
-def stream_response(response: Any, final: bool) -> Any:
+def stream_response(response: Any, final: bool) -> bytes:
     """A ``ModelStreamInferResponse``; Triton's clients look for the parameter that says which one is the last."""
     response.parameters["triton_final_response"].bool_param = final
-    return _StreamResponse(infer_response=response)
+    return _StreamResponse(infer_response=response).SerializeToString()
 
 
-def stream_error(reason: str, id: str) -> Any:
+def stream_error(reason: str, id: str) -> bytes:
     """A ``ModelStreamInferResponse`` that says why one of a stream's requests failed."""
-    return _StreamResponse(error_message=reason, infer_response=_InferResponse(id=id))
+    return _StreamResponse(error_message=reason, infer_response=_InferResponse(id=id)).SerializeToString()

@@ -248,7 +248,9 @@ class Server(uvicorn.Server):
         self.service.drain()
         end = time.monotonic() + self.service.limits.deadline
         self._loop.call_later(self.service.limits.grace, self.service.refuse_others)
-        while self.service.exchanges and time.monotonic() < end:
+        if self._rpc is not None:
+            await self._rpc.leave(self.service.limits.deadline)
+        while (self.service.exchanges or (self._rpc and self._rpc.open)) and time.monotonic() < end:
             await asyncio.sleep(0.01)
         self.should_exit = True
 
