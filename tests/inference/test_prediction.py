@@ -103,19 +103,20 @@ def test_a_deadline_is_used_to_the_full(backend, deadline):
     net = sleepy(backend)
     with quiet_machine():
         profile = anytime.profile(net, ZERO, repeats=2, warmup=0)
+        before = [stage.begun for stage in net.stages]
         deepest = profile.deepest(deadline + 1e-9)
         if deepest is None:
             with pytest.raises(anytime.UnfinishedError) as error:
                 anytime.predict(net, ZERO, deadline=deadline)
             assert error.value.needed == pytest.approx(STAGE)
-            assert net.stages[0].begun == 2, "a stage was begun that could not end in time"
+            assert net.stages[0].begun == before[0], "a stage was begun that could not end in time"
             return
         prediction = anytime.predict(net, ZERO, deadline=deadline + 1e-9)
     assert (profile.deepest(deadline - RETURNING) or 0) <= prediction.exit <= deepest
     assert prediction.seconds <= deadline + 1e-9
     assert not prediction.late
     assert prediction.logits.item() == prediction.exit + 1
-    assert sum(stage.begun for stage in net.stages) == 2 * 6 + prediction.exit + 1
+    assert sum(stage.begun for stage in net.stages) == sum(before) + prediction.exit + 1
 
 
 @every_backend

@@ -14,23 +14,24 @@ STAGE = 0.001
 seconds = st.floats(0.2 * STAGE, 8 * STAGE)
 
 
-def walk(known, times, deadline, confidence, head=0.0002, learn=True):
+def walk(known, times, deadline, confidence, head=0.0002, learn=True, begun=0.0):
     """The exit that a prediction with such stage times answers with, and whether it is late."""
-    spent, since, risk = 0.0, 0.0, 0.0
+    now, since, risk, ran = begun, 0.0, 0.0, []
     for stage, took in enumerate(times):
         if stage:
             ahead = known.pace * known.ahead(stage - 1, times[stage - 1])
-            chance = known.late(ahead, deadline - spent - known.returning, since)
+            chance = known.late(ahead, deadline - (now - begun) - known.returning, since, now)
             if chance > known.risk * (1 - confidence):
                 stage -= 1
                 break
             risk += chance
-        spent += took
-        since = known.after(stage, took, since) if learn else since + took
-    late = spent + head > deadline
+        ran.append((now, now + took, True))
+        since = known.ran(ran, since, stage) if learn else since + took
+        now += took
+    late = now - begun + head > deadline
     if learn:
-        known.walked(times[: stage + 1], range(stage + 1), 0.0)
-        known.head_ended(stage, head)
+        known.head_ran(stage, head)
+        known.walked(stage + 1)
         known.answered(late and stage > 0, risk, 1 - confidence)
     return stage, late
 

@@ -62,9 +62,9 @@ def read_batch_times(folder: str | Path) -> list[BatchTimes]:
     return read_from_file(Path(folder) / FILE, "times", _checked, "delete it, and it is measured again")
 
 
-def _checked(stages: list[Any], heads: list[Any], kind: Kind) -> BatchTimes:
-    lines = [Line(*map(float, line)) for line in stages]
-    after = [None if line is None else Line(*map(float, line)) for line in heads]
+def _checked(entry: dict[str, Any], kind: Kind) -> BatchTimes:
+    lines = [Line(*map(float, line)) for line in entry["stages"]]
+    after = [None if line is None else Line(*map(float, line)) for line in entry["heads"]]
     if not all(0 <= n < 1e9 for n in chain(*lines, *(line for line in after if line))):
         raise ValueError("seconds must be numbers >= 0")
     return BatchTimes(lines, after, kind)

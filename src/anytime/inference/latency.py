@@ -17,6 +17,8 @@ from anytime.network import Network, eval_mode
 from anytime.tables import Table
 
 FILE = "profile.json"
+PAUSE = 0.01
+"""Seconds of sleep after which a network has rested, where that is measured."""
 
 
 @dataclass(frozen=True)
@@ -27,11 +29,13 @@ class Profile:
         stages: seconds of each stage alone.
         heads: seconds of the head after each stage; None after a stage that has no exit.
         kind: the device, threads and input that it was measured with.
+        rested: seconds of each stage after a pause, which take longer: caches are cold.
     """
 
     stages: list[float]
     heads: list[float | None]
     kind: Kind | None = None
+    rested: list[float] | None = None
 
     def __str__(self) -> str:
         """One line per exit: milliseconds of its stages and head, and up to its prediction."""
@@ -108,11 +112,14 @@ def read_profiles(folder: str | Path) -> list[Profile]:
     return read_from_file(Path(folder) / FILE, "profiles", _checked, fix)
 
 
-def _checked(stages: list[float], heads: list[float | None], kind: Kind) -> Profile:
-    numbers = [*stages, *(seconds for seconds in heads if seconds is not None)]
+def _checked(entry: dict[str, Any], kind: Kind) -> Profile:
+    stages, heads, rested = list(entry["stages"]), list(entry["heads"]), list(entry.get("rested") or entry["stages"])
+    numbers = [*stages, *rested, *(seconds for seconds in heads if seconds is not None)]
     if not all(isinstance(n, int | float) and not isinstance(n, bool) and 0 <= n < 1e9 for n in numbers):
         raise ValueError("seconds must be numbers >= 0")
-    return Profile(list(stages), list(heads), kind)
+    if len(rested) != len(stages):
+        raise ValueError("stages and rested must have the same length")
+    return Profile(stages, heads, kind, rested)
 
 
 def remember(net: Network, profile: Profile) -> StageTimes:
@@ -125,6 +132,7 @@ def remember(net: Network, profile: Profile) -> StageTimes:
             "network"
         )
     times_of(net)[profile.kind] = times = StageTimes(profile.stages, profile.heads)
+    times.rested = StageTimes(profile.rested or profile.stages, profile.heads)
     return times
 
 
@@ -137,13 +145,13 @@ def times_of(net: Any) -> dict[Kind, StageTimes]:
 
 
 def profile(net: Network, example: Any, repeats: int = 30, warmup: int = 5) -> Profile:
-    """Measure how long each stage and head takes (medians); ``predict`` uses it from then on.
+    """Measure how long each stage and head takes (medians), in a row and rested; ``predict`` uses it from then on.
 
     Args:
         net: the network; it is measured as it is (device, threads, memory format), in eval mode.
         example: an input like those of the predictions, on the network's device; or batches (a ``DataLoader``), of
             which the first is taken.
-        repeats: number of runs that the medians are taken over.
+        repeats: number of runs that the medians are taken over; half as many after a pause each.
         warmup: number of runs before those, not counted.
 
     Examples:
@@ -167,9 +175,11 @@ def profile(net: Network, example: Any, repeats: int = 30, warmup: int = 5) -> P
     example = as_input(net, example)
     with eval_mode(net), explained(net, example):
         runs = measure(net, example, repeats, warmup)
+        rested = measure(net, example, max(repeats // 2, 1), pause=PAUSE)
     times = joined(runs)
-    found = Profile([stage for stage, _ in times], [head for _, head in times], kind_of(example))
+    after_pause = [stage for stage, _ in joined(rested)]
+    found = Profile([stage for stage, _ in times], [head for _, head in times], kind_of(example), after_pause)
     known = remember(net, found)
-    for run in runs:
-        known.walked([stage for stage, _ in run], (), since=0.0)
+    known.measured(runs)
+    known.rested.measured(rested)
     return found

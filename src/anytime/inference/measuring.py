@@ -57,9 +57,9 @@ Run = list[tuple[float, float | None]]
 """Seconds of each stage and of the head after it, None where it has none."""
 
 
-def measure(net: Any, x: Any, repeats: int, warmup: int) -> list[Run]:
-    """``repeats`` runs, after ``warmup`` that are not counted."""
-    return [_clock(net, clone_tensors(x)) for _ in range(warmup + repeats)][warmup:]  # stages may work in place
+def measure(net: Any, x: Any, repeats: int, warmup: int = 0, pause: float = 0.0) -> list[Run]:
+    """``repeats`` runs, after ``warmup`` that are not counted; before each the process may sleep for some seconds."""
+    return [_clock(net, clone_tensors(x), pause) for _ in range(warmup + repeats)][warmup:]  # stages may work in place
 
 
 def joined(runs: Sequence[Run], how: Callable[[list[float]], float] = median) -> Run:
@@ -72,9 +72,11 @@ def joined(runs: Sequence[Run], how: Callable[[list[float]], float] = median) ->
 
 
 @torch.inference_mode()
-def _clock(net: Any, x: Any) -> Run:
+def _clock(net: Any, x: Any, pause: float) -> Run:
     device, times = device_of(x), []
     synchronize(device)
+    if pause:
+        time.sleep(pause)
     start = time.perf_counter()
     for exit in net.walk(x):
         synchronize(device)
@@ -89,20 +91,20 @@ def _clock(net: Any, x: Any) -> Run:
 
 
 def add_to_file(path: Path, key: str, old: list[Any], new: Any) -> Path:
-    """Write measurements (of ``stages``, ``heads``, ``kind``), the new one in place of an old one of the same kind."""
+    """Write measurements (``stages``, ``heads``, ``kind``, …), the new one in place of an old one of the same kind."""
     every = [*(measured for measured in old if measured.kind != new.kind), new]
-    entries = [{**(m.kind._asdict() if m.kind else {}), "stages": m.stages, "heads": m.heads} for m in every]
+    entries = [{**(m.kind._asdict() if m.kind else {}), **vars(m), "kind": None} for m in every]
     write_json(path, {key: entries}, sealed=True)
     return path
 
 
-def read_from_file(path: Path, key: str, make: Callable[[list[Any], list[Any], Kind], M], fix: str) -> list[M]:
+def read_from_file(path: Path, key: str, make: Callable[[dict[str, Any], Kind], M], fix: str) -> list[M]:
     """What ``add_to_file`` wrote, if anything.
 
     Args:
         path: the file.
         key: what the measurements are called in it.
-        make: one measurement of its stages, heads and kind; raises ``ValueError`` for wrong numbers.
+        make: one measurement of its entry in the file and its kind; raises ``ValueError`` for wrong numbers.
         fix: what to do about a damaged file.
     """
     if not path.is_file():
@@ -110,11 +112,10 @@ def read_from_file(path: Path, key: str, make: Callable[[list[Any], list[Any], K
     found = []
     try:
         for entry in read_json(path, sealed=True)[key]:
-            stages, heads = entry["stages"], entry["heads"]
-            if len(stages) != len(heads) or not stages:
+            if len(entry["stages"]) != len(entry["heads"]) or not entry["stages"]:
                 raise ValueError("stages and heads must have the same length >= 1")
             inputs = tuple((str(kind), tuple(int(n) for n in shape)) for kind, shape in entry["inputs"])
-            found.append(make(stages, heads, Kind(str(entry["device"]), int(entry["threads"]), inputs)))
+            found.append(make(entry, Kind(str(entry["device"]), int(entry["threads"]), inputs)))
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         reason = " ".join(str(error).split())
         raise AnytimeError(f"{path} is damaged ({reason}): {fix}") from None

@@ -7,30 +7,48 @@ starts: the probability that the next exit's answer comes too late. **Model**: a
 
 where the *pace* changes slowly (a throttled processor), the *noise* varies from stage to stage by some per cent, and a
 *pause* is the time for which the operating system gives the processor to somebody else. Pauses are rare on a quiet
-machine. Beside a busy process they take milliseconds, and they are not memoryless: a process that has just got the
-processor keeps it for some milliseconds. So their rate is learned as a function of the time since the last one.
+machine. Beside a busy process they take milliseconds, and they are not memoryless: Linux takes the processor away at
+ticks, every 4 ms or so, and mostly from whoever has had it for some milliseconds. So their rate is learned separately
+at ticks and between them, by the time since the last pause.
 
 | symbol | is |
 |---|---|
-| τ | ``typical``: seconds of each stage; goes down fast and up slowly, so it ends up among the faster times |
+| τ | ``stages``: typical seconds of each stage; goes down fast and up slowly, so it ends up among the faster times |
 | pace | running mean of a stage's seconds / τ, pauses left out |
 | noise | share of stages that took longer than a multiple of pace · τ |
-| rate | pauses per second of running, by the seconds since the last pause |
+| rate | pauses per tick, and per second of running between them, by the seconds since the last pause |
 | length | share of the pauses that were longer than given seconds |
 
+A network that has rested finds caches cold and runs slower than one that runs in a row: its times are ``rested``.
 All of it is forgotten at a stated rate, see ``STAGES``.
 Nothing locks: threads that learn at once may lose a number, and a forked process has a copy of its own.
 """
 
+import sys
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from functools import cached_property
 from math import exp, inf
+from time import clock_getres
 
 STAGES, PREDICTIONS, PAUSES = 3000, 100, 64
 """After so many stages, or predictions, what was seen counts for 1/e; lengths of pauses after so many pauses too."""
 _PAUSE = exp(1 / PAUSES)
 SHORTEST_PAUSE = 0.0003
 """A stage that takes twice as long as expected, and so many seconds more, was interrupted."""
+RESTED = 0.0005
+"""Predictions that are further apart have rested."""
+
+
+def _tick() -> float:
+    """Seconds between the scheduler's ticks, where the system tells: the resolution of its coarse clock."""
+    return clock_getres(6) if sys.platform == "linux" else inf  # CLOCK_MONOTONIC_COARSE, which the module time lacks
+
+
+TICK = _tick()
+
+Ran = tuple[float, float, bool]
+"""A stage that has run: when it began and ended, by the monotonic clock, and whether there is an exit after it."""
 
 
 class Tail:
@@ -50,14 +68,13 @@ class Tail:
     __slots__ = ("counts", "levels", "total", "weight")
 
     def __init__(self, levels: Sequence[float]) -> None:
-        self.levels, self.counts = levels, [0.0] * len(levels)
+        self.levels, self.counts = levels, [0.0] * (len(levels) + 1)  # of the values between two levels
         self.total, self.weight = 0.0, 1.0
 
     def note(self, value: float) -> None:
         """Take a value into account."""
         self.total += self.weight
-        for i in range(bisect_left(self.levels, value)):
-            self.counts[i] += self.weight
+        self.counts[bisect_left(self.levels, value)] += self.weight
 
     def age(self, factor: float) -> None:
         """Let what was seen so far count for less by a factor."""
@@ -68,68 +85,138 @@ class Tail:
 
     def above(self, level: float) -> float:
         """The share above the largest of the levels that is not above ``level``; 0 before the first value."""
-        return self.counts[max(bisect_right(self.levels, level) - 1, 0)] / self.total if self.total else 0.0
+        if not self.total:
+            return 0.0
+        return sum(self.counts[max(bisect_right(self.levels, level), 1) :]) / self.total
+
+    def top(self, least: float) -> float:
+        """The level that nothing was above, up to a share of ``least``; infinite if it is the last one."""
+        left = least * self.total
+        for i in range(len(self.levels), 0, -1):
+            left -= self.counts[i]
+            if left < 0:
+                return inf if i == len(self.levels) else self.levels[i]
+        return self.levels[0]
+
+
+class Hazard:
+    """How often pauses begin, per unit of exposure to them, by the seconds since the last pause."""
+
+    __slots__ = ("exposure", "pauses", "seen", "total")
+
+    BINS, WIDTH = 60, 0.0004
+
+    def __init__(self) -> None:
+        self.pauses, self.exposure = [0.0] * self.BINS, [0.0] * self.BINS
+        self.total = self.seen = 0.0
+
+    def note(self, since: float, exposure: float, pauses: float = 0.0) -> None:
+        """So much exposure, and so many pauses, ``since`` seconds after the last pause."""
+        i = min(int(since / self.WIDTH), self.BINS - 1)
+        self.pauses[i] += pauses
+        self.exposure[i] += exposure
+        self.total += pauses
+        self.seen += exposure
+
+    def rate(self, since: float, prior: float) -> float:
+        """Pauses per unit; the mean rate counts as much as ``prior`` of exposure, for where little has been seen.
+
+        The mean, as if no pause had come in some more exposure: pauses that are never risked are forgotten at last.
+        """
+        if not self.total:
+            return 0.0
+        i = min(int(since / self.WIDTH), self.BINS - 1)
+        near = slice(max(i - 1, 0), i + 2)
+        mean = self.total / (self.seen + 3 * prior)
+        return (sum(self.pauses[near]) + prior * mean) / (sum(self.exposure[near]) + prior)
+
+    def divide(self, weight: float) -> None:
+        """Divide all counts."""
+        self.pauses, self.exposure = [n / weight for n in self.pauses], [n / weight for n in self.exposure]
+        self.total, self.seen = self.total / weight, self.seen / weight
 
 
 class Pauses:
-    """How often a running process is interrupted, by the seconds since its last pause, and for how long.
+    """How often a running process is interrupted, and for how long.
+
+    Args:
+        tick: seconds between the moments at which the operating system gives the processor to somebody else.
 
     Examples:
-        >>> pauses = Pauses()
-        >>> for _ in range(100):                    # it runs for 3 ms, then it is interrupted for 4
-        ...     for since in (0.0, 0.001, 0.002):
-        ...         pauses.ran(0.001, since)
-        ...     pauses.interrupted(0.004, since=0.0035)
-        >>> pauses.longer(0.001, 0.003, since=0.0) < 0.05 < 0.5 < pauses.longer(0.001, 0.003, since=0.003)
+        >>> pauses = Pauses(tick=0.004)
+        >>> for i in range(100):                    # it runs for 3 ms, and is interrupted for 4 ms at the next tick
+        ...     pauses.ran(0.008 * i + 0.001, 0.008 * i + 0.0035, since=0.0)
+        ...     pauses.interrupted(0.008 * i + 0.0035, 0.008 * i + 0.0045, 0.004, since=0.0025)
+        >>> pauses.longer(0.801, 0.001, slack=0.003, since=0.0) < 0.05
         True
-        >>> pauses.longer(0.001, 0.005, since=0.003)
+        >>> pauses.longer(0.8035, 0.001, slack=0.003, since=0.0025) > 0.9
+        True
+        >>> pauses.longer(0.8035, 0.001, slack=0.005, since=0.0025)
         0.0
     """
 
-    __slots__ = ("count", "lengths", "pauses", "running", "seconds", "weight")
+    __slots__ = ("at_ticks", "between", "lengths", "tick", "weight")
 
-    BINS, PER_SECOND = 120, 5000
-    PRIOR = 3
-    """Where little has been seen, the mean rate counts too: as much as so many stages."""
+    PRIOR = 2
+    """Where little has been seen, the mean rate counts too: as much as so many ticks, or stages."""
 
-    def __init__(self) -> None:
-        self.pauses, self.running = [0.0] * self.BINS, [0.0] * self.BINS
-        self.count = self.seconds = 0.0
+    def __init__(self, tick: float = TICK) -> None:
+        self.tick = tick
+        self.at_ticks, self.between = Hazard(), Hazard()  # exposure in ticks, and in seconds
         self.weight = 1.0
-        self.lengths = Tail([0.0002 * 1.2**i for i in range(40)])
+        self.lengths = Tail([0.0002 * 1.08**i for i in range(90)])
 
-    def ran(self, seconds: float, since: float) -> None:
-        """A stage ran without a pause, ``since`` seconds after the last one."""
-        amount = seconds * self.weight
-        self.running[min(int((since + 0.5 * seconds) * self.PER_SECOND), self.BINS - 1)] += amount
-        self.seconds += amount
+    def ran(self, start: float, end: float, since: float) -> None:
+        """The process ran without a pause from ``start``, ``since`` seconds after the last one, to ``end``."""
+        at = start
+        while at < end:
+            step = min(Hazard.WIDTH, end - at)
+            self.between.note(since + at - start, step * self.weight)
+            at += Hazard.WIDTH
+        at = self.next_tick(start)
+        while at < end:
+            self.at_ticks.note(since + at - start, self.weight)
+            at += self.tick
 
-    def interrupted(self, seconds: float, since: float) -> None:
-        """A pause came ``since`` seconds after the last one and took so long."""
-        self.pauses[min(int(since * self.PER_SECOND), self.BINS - 1)] += self.weight
-        self.count += self.weight
+    def interrupted(self, start: float, end: float, seconds: float, since: float) -> None:
+        """A stage that would have run from ``start`` to ``end`` was interrupted for so many seconds."""
+        tick = self.next_tick(start)
+        if tick < end:
+            self.at_ticks.note(since + tick - start, self.weight, self.weight)
+        else:
+            self.between.note(since + 0.5 * (end - start), (end - start) * self.weight, self.weight)
         self.lengths.age(_PAUSE)
         self.lengths.note(seconds)
 
-    def longer(self, running: float, slack: float, since: float) -> float:
-        """The probability of a pause longer than ``slack`` in the next ``running`` seconds."""
+    def next_tick(self, now: float) -> float:
+        """The first tick after ``now``."""
+        return (now // self.tick + 1) * self.tick if self.tick < inf else inf
+
+    def longer(self, start: float, seconds: float, slack: float, since: float) -> float:
+        """The probability of a pause longer than ``slack`` in the ``seconds`` from ``start`` on."""
         longer = self.lengths.above(slack)
         if not longer:
             return 0.0
-        i = min(int((since + 0.5 * running) * self.PER_SECOND), self.BINS - 1)
-        near = slice(max(i - 1, 0), i + 2)
-        known = self.PRIOR * running * self.weight
-        mean = self.count / max(self.seconds, 1e-9)
-        rate = (sum(self.pauses[near]) + known * mean) / (sum(self.running[near]) + known)
-        return (1 - exp(-rate * running)) * longer
+        none = exp(-seconds * self.between.rate(since + 0.5 * seconds, self.PRIOR * seconds * self.weight))
+        tick = self.next_tick(start)
+        while tick < start + seconds:
+            none *= 1 - self.at_ticks.rate(since + tick - start, self.PRIOR * self.weight)
+            tick += self.tick
+        return (1 - none) * longer
+
+    @property
+    def likely(self) -> bool:
+        """Whether pauses were seen lately: more often than one in ten seconds."""
+        return self.at_ticks.total + self.between.total > 0.1 * self.between.seen
 
     def age(self, factor: float) -> None:
         """Let what was seen so far count for less by a factor."""
         self.lengths.age(factor)
         self.weight *= factor
         if self.weight > 1e12:
-            self.pauses, self.running = [n / self.weight for n in self.pauses], [n / self.weight for n in self.running]
-            self.count, self.seconds, self.weight = self.count / self.weight, self.seconds / self.weight, 1.0
+            self.at_ticks.divide(self.weight)
+            self.between.divide(self.weight)
+            self.weight = 1.0
 
 
 class StageTimes:
@@ -160,6 +247,19 @@ class StageTimes:
         """How many predictions in a row were refused before they began."""
         self.kept = self.missed = 0
         """Predictions that were returned before their deadline, and those that were not."""
+        self.enough: list[float] = []
+        """After each stage: with so many seconds left the next exit is surely in time, by all that was seen lately."""
+
+    @cached_property
+    def rested(self) -> "StageTimes":
+        """The times of a network that has not run just before."""
+        return StageTimes()
+
+    def begin_with(self, other: "StageTimes") -> None:
+        """Take over typical times, since nothing is known yet."""
+        self.stages.update(other.stages)
+        self.heads.update(other.heads)
+        self.exits.update(other.exits)
 
     def head(self, stage: int) -> float:
         """Typical seconds of the head after a stage; 0 if not known."""
@@ -184,67 +284,65 @@ class StageTimes:
         self.refused = (self.refused + 1) % 10
         return self.refused == 0
 
-    def late(self, seconds: float, slack: float, since: float) -> float:
+    def late(self, seconds: float, slack: float, since: float, now: float) -> float:
         """The probability that work of typically ``seconds`` takes longer than ``slack``.
 
         Args:
             seconds: at the present pace.
             slack: seconds that are left.
             since: seconds since the last pause.
+            now: by the monotonic clock.
         """
-        if slack < seconds:
-            return 1.0
-        slower = self.noise.above(slack / seconds) if seconds > 0 else 0.0
-        return min(1.0, slower + self.pauses.longer(seconds, slack - seconds, since))
+        if slack < seconds or seconds <= 0:
+            return float(slack < seconds)
+        # What takes longer than that counts as interrupted.
+        slower = self.noise.above(slack / seconds) if slack < 2 * seconds + SHORTEST_PAUSE else 0.0
+        return min(1.0, slower + self.pauses.longer(now, seconds, slack - seconds, since))
 
-    def after(self, stage: int, seconds: float, since: float) -> float:
-        """Seconds since the last pause after a stage has run; it was interrupted if it took far longer than expected.
+    def ran(self, stages: Sequence[Ran], since: float, first: int = 0) -> float:
+        """Learn from stages that have run; seconds since the last pause when the last of them ended.
 
         Args:
-            stage: the stage.
-            seconds: that it took.
-            since: seconds since the last pause when it began.
+            stages: those of a walk so far.
+            since: seconds since the last pause when the first of those to learn from began.
+            first: the number of that stage.
         """
-        known = self.stages.get(stage)
-        if not known:
-            return since + seconds
-        if seconds > 2 * self.pace * known + SHORTEST_PAUSE:
-            return 0.0
-        self.pace += 0.15 * (seconds / known - self.pace)
-        return since + seconds
-
-    def walked(self, stages: Sequence[float], exits: Iterable[int], since: float) -> None:
-        """Learn from a walk.
-
-        Args:
-            stages: seconds of the stages that ran.
-            exits: the stages of them that have an exit.
-            since: seconds since the last pause when the first began.
-        """
-        known, pace, noise, pauses = self.stages, self.pace, self.noise, self.pauses
-        self.exits.update(exits)
-        factor = exp(len(stages) / STAGES + 1 / PREDICTIONS)
-        noise.age(factor)
-        pauses.age(factor)
-        for stage, seconds in enumerate(stages):
-            typical = known.get(stage)
+        known, exits, noise, pace = self.stages, self.exits, self.noise.note, self.pace
+        start, begun = stages[first][0], since
+        for stage in range(first, len(stages)):
+            before, end, has_exit = stages[stage]
+            seconds, typical = end - before, known.get(stage)
+            if has_exit and stage not in exits:
+                exits.add(stage)
             if typical is None:
                 known[stage] = _first(seconds, known.get(stage - 1))
-                since += seconds
                 continue
             expected = pace * typical
             known[stage] = _moved(typical, seconds)
             if seconds > 2 * expected + SHORTEST_PAUSE:
-                pauses.ran(expected, since)
-                pauses.interrupted(seconds - expected, since + 0.5 * expected)
-                since = 0.0
-                continue
-            pauses.ran(seconds, since)
-            since += seconds
-            if expected > 0:
-                noise.note(seconds / expected)
+                self.pauses.ran(start, before, begun)
+                self.pauses.interrupted(
+                    before, before + 1.5 * expected + 0.0001, seconds - expected, begun + before - start
+                )
+                start, begun = end, 0.0
+            elif expected > 0:
+                noise(seconds / expected)
+                pace += 0.15 * (seconds / typical - pace)
+        self.pace = pace
+        self.pauses.ran(start, end, begun)
+        return begun + end - start
 
-    def head_ended(self, stage: int, seconds: float) -> None:
+    def measured(self, runs: Sequence[Sequence[tuple[float, float | None]]]) -> None:
+        """Learn from measured runs: seconds of each stage and of the head after it."""
+        for run in runs:
+            now, stages = 0.0, []
+            for seconds, head in run:
+                stages.append((now, now + seconds, head is not None))
+                now += seconds
+            self.ran(stages, since=0.0)
+            self.walked(len(run))
+
+    def head_ran(self, stage: int, seconds: float) -> None:
         """Learn from a head."""
         known = self.heads.get(stage)
         if known is None:
@@ -252,6 +350,19 @@ class StageTimes:
             self.heads[stage] = _first(seconds, None if nearest is None else self.heads[nearest])
         else:
             self.heads[stage] = _moved(known, seconds)
+
+    def walked(self, stages: int) -> None:
+        """A walk of so many stages has ended: what was seen before counts for less."""
+        factor = exp(stages / STAGES + 1 / PREDICTIONS)
+        self.noise.age(factor)
+        self.pauses.age(factor)
+        slower, longest = self.noise.top(0.0001), self.pauses.lengths.top(0.0) if self.pauses.likely else 0.0
+        enough, ahead = [0.0] * len(self.stages), 0.0
+        for stage in range(len(self.stages) - 1, -1, -1):
+            seconds = max(self.pace, 1.0) * ahead
+            enough[stage] = min(slower * seconds, 2 * seconds + SHORTEST_PAUSE) + longest if ahead else inf
+            ahead = self.stages[stage] + (self.head(stage) if stage in self.exits else ahead)
+        self.enough = enough
 
     def answered(self, late: bool, expected: float, allowed: float) -> None:
         """Adjust the risk of one stage so that predictions take three quarters of the allowed risk in all.
