@@ -329,8 +329,9 @@ class StageTimes:
                 noise(seconds / expected)
                 pace += 0.15 * (seconds / typical - pace)
         self.pace = pace
-        self.pauses.ran(start, end, begun)
-        return begun + end - start
+        ended = stages[-1][1]
+        self.pauses.ran(start, ended, begun)
+        return begun + ended - start
 
     def measured(self, runs: Sequence[Sequence[tuple[float, float | None]]]) -> None:
         """Learn from measured runs: seconds of each stage and of the head after it."""
