@@ -68,21 +68,6 @@ class RandomConst(Const):
         return super().forward(losses)
 
 
-class PowerLoss(AdaLoss):
-    """Weights inversely proportional to a power of the average loss: B_i = (1 − γ) (min_j ℓ̂_j / ℓ̂_i)^p + γ.
-
-    With p = 0 it is CONST, with p = 1 AdaLoss; the larger p, the more of the weight is where the losses are small.
-    """
-
-    def __init__(self, exits: int, p: float = 1.0) -> None:
-        super().__init__(exits)
-        self.p = p
-
-    def _balanced(self) -> Tensor:
-        ratio = (super()._balanced() - self.gamma) / (1 - self.gamma)
-        return torch.lerp(ratio.clamp(min=0) ** self.p, torch.ones_like(ratio), self._gamma())
-
-
 class StaticLaw(Const):
     """Constant weights by AdaLoss's law, for losses that fall geometrically from 1 at the first exit to ``ratio``."""
 
@@ -142,7 +127,7 @@ def create_scheme(name: str, net: Network) -> nn.Module:
     controls = {"scaled-const": lambda: ScaledConst(net), "random-const": lambda: RandomConst(net.exits)}
     controls |= {"static-law": lambda: StaticLaw(net.exits), "famo": lambda: FAMO(net.exits)}
     controls |= {"uw-so": lambda: UncertaintySO(net.exits), "mixed": lambda: MixedRegime(net.exits)}
-    controls |= {f"power:p={p:g}": lambda p=p: PowerLoss(net.exits, p) for p in (0.5, 2)}
+    controls |= {f"power:p={p:g}": lambda p=p: anytime.AdaLoss(net.exits, power=p) for p in (0.5, 2)}
     module, _, own = name.partition(":")
     if name in controls:
         scheme = controls[name]()

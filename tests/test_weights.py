@@ -18,14 +18,14 @@ sequences = st.integers(1, 12).flatmap(
 schemes = ["const", "linear", "half-end", "opt-2", "adaloss", "geometric-mean", "log-barrier"]
 
 
-def reference(sequence, momentum, gamma, extra, every):
+def reference(sequence, momentum, gamma, extra, every, power):
     """AdaLoss by the definition, in Python's own numbers: the weights after each call."""
     average, weights, result = list(sequence[0]), [1.0] * len(sequence[0]), []
     for call, losses in enumerate(sequence, 1):
         if call > 1:
             average = [momentum * a + (1 - momentum) * x for a, x in zip(average, losses, strict=True)]
         if call % every == 0:
-            ratio = [min(average) / a if a > min(average) else 1.0 for a in average]
+            ratio = [(min(average) / a) ** power if a > min(average) else 1.0 for a in average]
             ratio[-1] += extra
             weights = [(1 - gamma) * r / max(ratio) + gamma for r in ratio]
         result.append(weights)
@@ -33,11 +33,12 @@ def reference(sequence, momentum, gamma, extra, every):
 
 
 @settings(max_examples=1000)
-@given(sequences, st.floats(0, 0.99), st.floats(0, 1), st.sampled_from([0.0, 1.0]), st.integers(1, 4))
-def test_adaloss_follows_its_definition(sequence, momentum, gamma, extra, every):
+@given(sequences, st.floats(0, 0.99), st.floats(0, 1), st.sampled_from([0.0, 1.0]), st.integers(1, 4), st.floats(0, 3))
+def test_adaloss_follows_its_definition(sequence, momentum, gamma, extra, every, power):
     sequence = torch.tensor(sequence)
-    balance = anytime.AdaLoss(sequence.shape[1], momentum, gamma, extra, every)
-    for losses, expected in zip(sequence, reference(sequence.tolist(), momentum, gamma, extra, every), strict=True):
+    balance = anytime.AdaLoss(sequence.shape[1], momentum, gamma, extra, every, power)
+    given_so = reference(sequence.tolist(), momentum, gamma, extra, every, power)
+    for losses, expected in zip(sequence, given_so, strict=True):
         total = balance(losses)
         assert balance.weights.tolist() == pytest.approx(expected, abs=1e-6)
         exact = math.fsum(b * x for b, x in zip(balance.weights.tolist(), losses.tolist(), strict=True))
@@ -45,10 +46,10 @@ def test_adaloss_follows_its_definition(sequence, momentum, gamma, extra, every)
 
 
 @settings(max_examples=1000)
-@given(sequences, st.floats(0, 1), st.floats(1e-3, 1e3))
-def test_adaloss_laws(sequence, gamma, scale):
+@given(sequences, st.floats(0, 1), st.floats(1e-3, 1e3), st.sampled_from([0.0, 0.5, 1.0, 2.0]))
+def test_adaloss_laws(sequence, gamma, scale, power):
     sequence = torch.tensor(sequence, dtype=torch.float64)
-    balance, scaled = (anytime.AdaLoss(sequence.shape[1], gamma=gamma) for _ in range(2))
+    balance, scaled = (anytime.AdaLoss(sequence.shape[1], gamma=gamma, power=power) for _ in range(2))
     for losses in sequence:
         balance(losses)
         scaled(losses * scale)
