@@ -5,6 +5,8 @@ import shutil
 import socket
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from struct import Struct
 
 import pytest
@@ -50,6 +52,26 @@ def test_what_is_put_into_shared_memory_is_read_by_another(x):
         slot, described = arena.put(value)
         torch.testing.assert_close(other.get(slot, described), value, rtol=0, atol=0)
         arena.free(slot)
+
+
+def test_any_thread_may_ask_whether_something_has_come():
+    ours, theirs = (Wire(end) for end in socket.socketpair())
+    ended = threading.Event()
+
+    def ask():
+        while not ended.is_set():
+            assert not ours.unread
+
+    with ThreadPoolExecutor(1) as pool:
+        asking = pool.submit(ask)
+        for _ in range(5000):
+            assert ours.receive(wait=False) == []
+        ended.set()
+        asking.result()
+    theirs.send("a")
+    assert ours.unread
+    ours.close()
+    theirs.close()
 
 
 def test_an_input_that_does_not_fit_is_not_put():
