@@ -137,9 +137,9 @@ def test_the_connection_that_is_idle_for_longest_makes_room():
     ]
 
 
-LOAD = defaultdict(int, first_exit_seconds=0.001)
-ENGINE = SimpleNamespace(load=lambda: LOAD, stats=lambda: LOAD, check=lambda _: None)
-MODELS = {"model": SimpleNamespace(name="model", loaded=SimpleNamespace(engine=ENGINE))}
+STATS = defaultdict(int)
+ENGINE = SimpleNamespace(first_exit=lambda _: 0.001, stats=lambda: STATS, check=lambda _: None)
+MODELS = {"model": SimpleNamespace(name="model", loaded=SimpleNamespace(engine=ENGINE, audit=None))}
 PATHS = ("/predict?deadline=50ms", "/predict", "/stream?model=model", "/v2/models/model/infer?deadline=1s")
 
 

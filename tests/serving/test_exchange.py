@@ -10,6 +10,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from anytime.errors import AnytimeError
+from anytime.inference.batch_times import BatchTimes, Line
 from anytime.serving.engine import Answer, OverloadedError
 from anytime.serving.limits import Limits
 from anytime.serving.rush import Load
@@ -22,7 +23,7 @@ def replied(age, deadline):
 
     async def run():
         service = Service({}, Limits())
-        request = Request({"type": "http"})
+        request = Request({"type": "http", "headers": []})
         with service.exchange(request, "predict") as exchange:
             exchange.model, exchange.came = "m", time.perf_counter() - age
             exchange.until(deadline)
@@ -58,7 +59,7 @@ def test_late_replies_move_the_time_that_is_kept_ahead():
 
 def test_a_deadline_that_has_passed_is_said_so():
     async def run():
-        with Service({}, Limits()).exchange(Request({"type": "http"}), "predict") as exchange:
+        with Service({}, Limits()).exchange(Request({"type": "http", "headers": []}), "predict") as exchange:
             exchange.came, exchange.deadline = time.perf_counter() - 2, 1.0
             _ = exchange.left
 
@@ -69,8 +70,13 @@ def test_a_deadline_that_has_passed_is_said_so():
 class Engine:
     """Of four requests it refuses the first, fails at the second, and answers the others with exits 0 and 2."""
 
+    times = BatchTimes([Line(0.0, 1e-6)] * 3, [Line(0.0, 1e-6)] * 3)
+
     def __init__(self):
         self.asked = 0
+
+    def load(self):
+        return {"slow_down": 1.0}
 
     def submit(self, x, deadline):  # noqa: ARG002
         turn, self.asked = self.asked % 4, self.asked + 1
@@ -86,7 +92,7 @@ class Engine:
 
 @pytest.mark.parametrize("deadline", [1000.0, 1e-9])
 def test_a_synthetic_load_counts_every_outcome(deadline):
-    loaded = Loaded(Engine(), 3, (1, 2, 2), None, (), None, [])
+    loaded = Loaded(Engine(), 3, (1, 2, 2), None, (), None, None, [])
     load = Load(loaded, rate=1e6, length=1e-4, deadline=deadline)
     load.moments = [0.0] * 40
     asyncio.run(load.feed())

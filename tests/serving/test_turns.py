@@ -69,6 +69,20 @@ def test_what_is_refused_takes_no_turn():
     assert len(set(turns)) == 2
 
 
+def test_the_last_ones_are_refused_as_soon_as_there_is_no_time_for_them():
+    async def run():
+        turns, ran = Turns(), []
+        turns.call(0.0, lambda: True)
+        for i in range(6):
+            due = float(i)
+            turns.call(due, lambda i=i: ran.append(i) or True, lambda i=i: i >= 3 and (ran.append(f"refused {i}") or True))
+        while turns.began is not None:
+            await asyncio.sleep(0)
+        return ran
+
+    assert asyncio.run(run()) == [0, "refused 5", "refused 4", "refused 3", 1, 2]
+
+
 def test_what_is_read_while_the_loop_works_came_when_the_turn_began():
     async def run():
         clock = [10.0]
@@ -101,18 +115,18 @@ def test_replies_are_booked_as_late_as_possible_and_none_overlaps_another(wanted
 
 
 class Engine:
-    """Would have a first exit after so many seconds."""
+    """Would have a first exit after so many seconds for each sample."""
 
     def __init__(self, seconds):
         self.seconds = seconds
 
-    def load(self):
-        return {"first_exit_seconds": self.seconds}
+    def first_exit(self, more):
+        return self.seconds * more
 
 
-@given(st.floats(0.01, 1), st.integers(0, 200))
-def test_of_a_burst_as_many_are_admitted_as_can_be_replied_to(deadline, count):
-    """Each takes the loop w to begin and r to reply, and a first exit takes f: n · (w + r) + f + a fit the deadline."""
+@given(st.floats(0.01, 1), st.integers(0, 200), st.sampled_from([1e-5, 0.001, 0.01]))
+def test_of_a_burst_as_many_are_admitted_as_can_be_answered(deadline, count, each):
+    """Each takes the loop w to begin and r to reply, and the engine f to a first exit: n · (max(w, f) + r) fit."""
 
     async def run():
         work, began = Work(), 0
@@ -123,7 +137,7 @@ def test_of_a_burst_as_many_are_admitted_as_can_be_replied_to(deadline, count):
         work.calendar.book(now + 1000, 999.0)  # until then the loop is busy
         for _ in range(count):
             try:
-                work.check(Engine(0.001), route, due)
+                work.check(Engine(each), route, due)
             except OverloadedError:
                 break
             work.turns.call(due, lambda: True)
@@ -131,7 +145,7 @@ def test_of_a_burst_as_many_are_admitted_as_can_be_replied_to(deadline, count):
         return began
 
     began = asyncio.run(run())
-    most = (deadline + 1.0) / (0.001 + 0.0003)
+    most = (deadline + 1.0) / (max(0.001, each) + 0.0003)
     assert began == count or began == pytest.approx(most, abs=12)
 
 

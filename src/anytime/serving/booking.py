@@ -81,24 +81,27 @@ class Work:
     def __init__(self) -> None:
         self.turns, self.calendar = Turns(), Calendar()
         self.routes = {name: Route() for name in ROUTES}
-        self._first_exits: dict[Any, float] = {}
+        self._first_exits: dict[tuple[Engine, int], float] = {}
         self._moment: float | None = None
 
-    def check(self, engine: Engine, route: Route, due: float) -> None:
-        """Raise ``OverloadedError`` if the reply to one more request would be late; an idle loop tries all.
+    def check(self, engine: Engine, route: Route, due: float, waits: bool = False) -> None:
+        """Raise ``OverloadedError`` if the reply to a request would be late; an idle loop tries all.
 
         Args:
             engine: the model's.
             route: of the request.
             due: its deadline; those that are due earlier have their turns before.
+            waits: whether it is among those that wait for a turn already.
         """
-        now, before = perf_counter(), self.turns.before(due)
+        now, before = perf_counter(), self.turns.before(due) - waits
         reply = route.reply.at(now)
         # Those before it book their replies once it is their turn.
         begin = self.calendar.latest(due - route.ahead, reply) - (before + 1) * reply
         late, work = now - begin, before * self.turns.typical.at(now) + self.calendar.busy(now, begin)
         if work:
-            late += work + route.take.at(now) + self._first_exit(engine)
+            # Those before it come to the engine one by one, and are all that it does if it is the slower one.
+            alone = work + route.take.at(now) + self._first_exit(engine, 1)
+            late += max(alone, self._first_exit(engine, before + 1))
         if late > 0:
             raise OverloadedError("its reply would be late", late)
 
@@ -109,10 +112,10 @@ class Work:
         reply = route.reply.at(now)
         engine.check(self.calendar.latest(due - route.ahead, reply) - reply - route.take.at(now) - now)
 
-    def _first_exit(self, engine: Engine) -> float:
-        """Seconds to a first exit, as predicted; asked for once in a turn."""
+    def _first_exit(self, engine: Engine, more: int) -> float:
+        """Seconds to the first exits of so many more, as predicted; asked for once in a turn."""
         if self._moment is None or self._moment != self.turns.began:
             self._first_exits, self._moment = {}, self.turns.began
-        if engine not in self._first_exits:
-            self._first_exits[engine] = engine.load()["first_exit_seconds"]
-        return self._first_exits[engine]
+        if (engine, more) not in self._first_exits:
+            self._first_exits[engine, more] = engine.first_exit(more)
+        return self._first_exits[engine, more]

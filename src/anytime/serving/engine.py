@@ -328,15 +328,22 @@ class Engine:
                 "bytes": books.bytes,
                 "slow_down": max((pace.mean for pace in paces), default=1.0),
                 "slow_down_95": max((pace.high for pace in paces), default=1.0),
-                "first_exit_seconds": min((self._first_exit(*each) for each in waiting.items()), default=inf),
+                "first_exit_seconds": self.first_exit(),
                 "workers": len(waiting),
             }
 
-    def _first_exit(self, worker: Any, waiting: int) -> float:
-        """Seconds from now to the first exit of one more sample, as admission predicts them."""
+    def first_exit(self, more: int = 1) -> float:
+        """Seconds from now until the first exits of ``more`` samples that would come now, as admission predicts them."""
+        with self._lock:
+            workers = self._crew.workers
+            each = -(-more // max(len(workers), 1))
+            return min((self._first_exit(worker, each) for worker in workers), default=inf)
+
+    def _first_exit(self, worker: Any, more: int) -> float:
+        samples = more + sum(request.size for request in self._books.waiting.get(worker, ()))
         now, busy = time.perf_counter(), any(request.worker is worker for request in self._books.requests.values())
         pace = self._crew.pace[worker].at(now)
-        return lateness(self._tables, pace, [(now, waiting + 1)], now, busy) + self._ahead.seconds
+        return lateness(self._tables, pace, [(now, samples)], now, busy) + self._ahead.seconds
 
     def stats(self) -> dict[str, Any]:
         """Counts since the start: ``admitted``, ``refused``, ``answered`` (``in_time`` and ``late``; ``ready_in_time``:

@@ -18,15 +18,15 @@ SMALL_BYTES, SMALL_PIXELS = 2**15, 2**14
 
 def prepare(content: bytes, preprocessing: Preprocessing, pixels: int) -> Tensor:
     """An encoded image as the network sees it, a batch of one; at most so many pixels are decoded."""
-    return _prepared(_opened(content, pixels), preprocessing)
+    return prepared(_opened(content, pixels), preprocessing)
 
 
-def is_small(content: bytes, pixels: int) -> bool:
-    """Whether an image needs no thread."""
+def small(content: bytes, pixels: int) -> Any:
+    """An image that needs no thread, its header read; None if it needs one."""
     if len(content) > SMALL_BYTES:
-        return False
+        return None
     image = _opened(content, pixels)
-    return image.width * image.height <= SMALL_PIXELS
+    return image if image.width * image.height <= SMALL_PIXELS else None
 
 
 def warm_up(preprocessing: Preprocessing) -> None:
@@ -44,7 +44,8 @@ def _opened(content: bytes, pixels: int) -> Any:
         raise _refused(error) from error
 
 
-def _prepared(image: Any, preprocessing: Preprocessing) -> Tensor:
+def prepared(image: Any, preprocessing: Preprocessing) -> Tensor:
+    """A Pillow image as the network sees it, a batch of one."""
     try:
         image = to_rgb(image)
     except Exception as error:

@@ -149,20 +149,25 @@ class Service:
         engine, learned = served.loaded.engine, self.work.routes[route]
         due = scope["came"] + (self.limits.default if deadline is None else deadline)
 
-        def attempt(check: Callable[[Engine, Route, float], None], then: Callable[[], object]) -> bool:
+        def refused(check: Callable[[Engine, Route, float], None]) -> bool:
             try:
                 if deadline is not None:
                     check(engine, learned, due)
             except OverloadedError as error:
                 refuse(error)
                 self.metrics.refused(served.name, route)
+                return True
+            return False
+
+        def begin() -> bool:
+            if refused(self.work.check_turn):
                 return False
-            then()
+            start()
             return True
 
-        scope["waited"] = True
-        at_turn = partial(attempt, self.work.check_turn, start)
-        attempt(self.work.check, partial(self.work.turns.call, due, at_turn))
+        scope["waited"], scope["deadline"] = True, deadline
+        if not refused(self.work.check):
+            self.work.turns.call(due, begin, partial(refused, partial(self.work.check, waits=True)))
 
     def _arrive(self, scope: Scope) -> float | None:
         """Note when a request came; its deadline in seconds, None if its body may say it."""
@@ -182,7 +187,7 @@ class Service:
     async def begin(self, exchange: Exchange, request: Request, loaded: Loaded) -> None:
         """The body of a request is here: it waits for its turn, if it has not done so before."""
         scope, waited = request.scope, "waited" in request.scope
-        exchange.deadline = self._arrive(scope)
+        exchange.deadline = scope["deadline"] if waited else self._arrive(scope)
         exchange.came = scope["came"]
         due = exchange.came + (self.limits.default if exchange.deadline is None else exchange.deadline)
         await exchange.begin(loaded, due, waited)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from anytime.preprocessing import Preprocessing
 from anytime.serving.exchange import LATE, Exchange
-from anytime.serving.images import is_small, prepare
+from anytime.serving.images import prepare, prepared, small
 from anytime.serving.service import ClientGoneError, answers_of
 
 SMALL_BODY = 2**15
@@ -35,8 +35,9 @@ async def prepare_soon(request: Request, exchange: Exchange, content: bytes, pre
     if request.scope["connection"].lost:
         raise ClientGoneError
     pixels = request.scope["service"].limits.pixels
-    if is_small(content, pixels):
-        return prepare(content, preprocessing, pixels)
+    image = small(content, pixels)
+    if image is not None:
+        return prepared(image, preprocessing)
     return await _in_thread(_decoding, request, exchange, prepare, content, preprocessing, pixels)
 
 

@@ -17,8 +17,13 @@ from anytime.serving.typical import Typical
 REFUSED = 8
 """At most so many requests are refused in one turn."""
 
-Queue = list[tuple[float, Callable[[], bool]]]
+Queue = list[tuple[float, Callable[[], bool], Callable[[], bool]]]
+"""When each is due; what begins it; what refuses it, if there is no time for it any more."""
 _due = itemgetter(0)
+
+
+def _keep() -> bool:
+    return False
 
 
 class Turns:
@@ -51,14 +56,16 @@ class Turns:
         """How many requests that are due by then wait for their turns."""
         return bisect_right(self._waiting, due, key=_due)
 
-    def call(self, due: float, work: Callable[[], bool]) -> None:
+    def call(self, due: float, work: Callable[[], bool], refuse: Callable[[], bool] = _keep) -> None:
         """Begin a request in a turn, the present one if it is free; what is due earlier comes first.
 
         Args:
             due: its deadline.
             work: begins it; returns whether it did, else the turn is the next one's.
+            refuse: called while it is the last one that waits; returns whether it was refused, since turns take longer
+                than was thought.
         """
-        self._call(self._waiting, due, work)
+        self._call(self._waiting, due, work, refuse)
 
     async def turn(self, due: float) -> None:
         """Wait for a turn to begin a request."""
@@ -80,10 +87,10 @@ class Turns:
         self._call(queue, due, wake)
         await future
 
-    def _call(self, queue: Queue, due: float, work: Callable[[], bool]) -> None:
+    def _call(self, queue: Queue, due: float, work: Callable[[], bool], refuse: Callable[[], bool] = _keep) -> None:
         self.mark()
         if self._taken:
-            insort(queue, (due, work), key=_due)
+            insort(queue, (due, work, refuse), key=_due)
         else:
             self._taken = work()
 
@@ -101,3 +108,7 @@ class Turns:
             self._taken = queue.pop(0)[1]()
             if self._taken:
                 break
+        for _ in range(min(len(self._waiting), REFUSED)):
+            if not self._waiting[-1][2]():
+                break
+            self._waiting.pop()
