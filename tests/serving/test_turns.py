@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -73,14 +74,18 @@ def test_the_last_ones_are_refused_as_soon_as_there_is_no_time_for_them():
     async def run():
         turns, ran = Turns(), []
         turns.call(0.0, lambda: True)
+
+        def refuse(i):
+            ran.append(f"refused {i}" if i >= 3 else "kept")
+            return i >= 3
+
         for i in range(6):
-            due = float(i)
-            turns.call(due, lambda i=i: ran.append(i) or True, lambda i=i: i >= 3 and (ran.append(f"refused {i}") or True))
+            turns.call(float(i), lambda i=i: ran.append(i) or True, partial(refuse, i))
         while turns.began is not None:
             await asyncio.sleep(0)
         return ran
 
-    assert asyncio.run(run()) == [0, "refused 5", "refused 4", "refused 3", 1, 2]
+    assert asyncio.run(run()) == [0, "refused 5", "refused 4", "refused 3", "kept", 1, "kept", 2]
 
 
 def test_what_is_read_while_the_loop_works_came_when_the_turn_began():

@@ -9,7 +9,6 @@ request books the latest r seconds before d_i − a that nobody has booked.
 
 from bisect import insort
 from time import perf_counter
-from typing import Any
 
 from anytime.serving.admission import OverloadedError
 from anytime.serving.engine import Engine

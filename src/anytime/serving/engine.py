@@ -333,7 +333,7 @@ class Engine:
             }
 
     def first_exit(self, more: int = 1) -> float:
-        """Seconds from now until the first exits of ``more`` samples that would come now, as admission predicts them."""
+        """Seconds from now until the first exits of ``more`` samples that come now, as admission predicts them."""
         with self._lock:
             workers = self._crew.workers
             each = -(-more // max(len(workers), 1))
