@@ -37,12 +37,16 @@ SETTLED = {200, 503, 504}
 """An answer, a refusal, and an answer that could not be made in time."""
 
 
+def saved(model, folder):
+    """A network for images of 128 pixels."""
+    net = anytime.create_model(model).eval()
+    net.preprocessing = anytime.Preprocessing(3, (128, 128), [0.5] * 3, [0.25] * 3, [str(i) for i in range(10)])
+    return anytime.save(net, folder)
+
+
 @pytest.fixture(scope="module")
 def large(tmp_path_factory):
-    """A network for images of 128 pixels."""
-    net = anytime.create_model("resann-3-16").eval()
-    net.preprocessing = anytime.Preprocessing(3, (128, 128), [0.5] * 3, [0.25] * 3, [str(i) for i in range(10)])
-    return anytime.save(net, tmp_path_factory.mktemp("large") / "large")
+    return saved("resann-3-16", tmp_path_factory.mktemp("large") / "large")
 
 
 @pytest.fixture(params=["embedded", "128 pixels"])
@@ -162,7 +166,7 @@ def test_an_engine_that_stands_still(serve, folder, tmp_path, seconds):
             os.kill(engine, signal.SIGCONT)
         assert settled(threads, outcomes) >= 10
         if seconds is None:
-            assert engine_of(server.process.pid) != engine
+            until(lambda: engine_of(server.process.pid) != engine)
 
 
 def bodies(pixels):
@@ -195,8 +199,7 @@ def bodies(pixels):
 
 def test_json_that_is_expensive_to_read(serve, folder, tmp_path):
     """All of it several times side by side; the server needs no more memory than it says."""
-    name = folder.resolve().name if folder != FOLDER else "cifar10"
-    pixels = 32 if folder == FOLDER else 128
+    name, pixels = folder.name, 32 if folder == FOLDER else 128
     with serve(folder) as server, watched(server, tmp_path, PICTURE):
         statuses = []
 
@@ -236,15 +239,17 @@ def test_pictures_that_are_expensive_to_decode(serve, folder, tmp_path):
     assert any(status == 200 for status, _ in found["predictions"])
 
 
-def test_shared_memory_without_room(serving_started, large, tmp_path):
-    """Room for ten inputs."""
-    command = [*small_memory(2**11), sys.executable, "-m", "anytime", "serve", "--port", "0", str(large)]
+def test_shared_memory_without_room(serving_started, tmp_path):
+    """Room for ten inputs, of a network so small that a hundred are admitted on any machine."""
+    folder = saved("resann-1-2", tmp_path / "small")
+    command = [*small_memory(2**11), sys.executable, "-m", "anytime", "serve", "--port", "0", str(folder)]
     with serving_started(command, tmp_path / "log") as server, watched(server, tmp_path, PICTURE):
         outcomes, engine = [], engine_of(server.process.pid)
         os.kill(engine, signal.SIGSTOP)
         threads = patient(server, 100, 60, outcomes)
         with server.client() as client:
-            until(lambda: in_flight(client) > 20)
-        os.kill(engine, signal.SIGCONT)
+            until(lambda: in_flight(client) > 20 or len(outcomes) == len(threads))
+        with suppress(ProcessLookupError):  # it was replaced, if the machine is that busy
+            os.kill(engine, signal.SIGCONT)
         assert settled(threads, outcomes) > 20
         assert "docker run --shm-size" in server.log.read_text()

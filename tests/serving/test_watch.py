@@ -223,17 +223,25 @@ def test_a_process_without_work_gives_signs_of_life(engine):
 
 
 def test_closing_in_a_forked_process_leaves_the_engine_alone(engine):
-    pid = os.fork()
-    if not pid:
-        code = 1
-        try:
-            engine.close()
-            with pytest.raises(anytime.AnytimeError, match="belongs to the parent"):
-                engine.submit(X)
-            code = 0
-        finally:
-            os._exit(code)
-    assert os.waitpid(pid, 0)[1] == 0
+    """Also with a request in flight, which a child would wait for forever or fail."""
+    os.kill(process_of(engine), signal.SIGSTOP)
+    try:
+        waiting = engine.submit(X, deadline=LONG)
+        pid = os.fork()
+        if not pid:
+            code = 1
+            try:
+                signal.alarm(60)  # ends a child that waits
+                engine.close()
+                with pytest.raises(anytime.AnytimeError, match="belongs to the parent"):
+                    engine.submit(X)
+                code = int(waiting.done())
+            finally:
+                os._exit(code)
+        assert os.waitpid(pid, 0)[1] == 0
+    finally:
+        os.kill(process_of(engine), signal.SIGCONT)
+    assert waiting.result(LONG).complete
     assert engine.submit(X, deadline=LONG).result(LONG).complete
     assert engine.stats()["restarts"] == 0
 

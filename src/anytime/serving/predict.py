@@ -39,7 +39,8 @@ class Sample(msgspec.Struct, forbid_unknown_fields=True):
     """An encoded image in base64."""
     input: msgspec.Raw = ABSENT
     """What the network sees: nested lists of numbers, channels × height × width."""
-    deadline: str | None = None
+    deadline: str | float | None = None
+    """With its unit: a number is refused with that reason."""
 
 
 _decoder = msgspec.json.Decoder(Sample)
@@ -77,14 +78,15 @@ async def _sample(request: Request, service: Service, loaded: Loaded, exchange: 
 def _parsed(shape: tuple[int, ...] | None, body: bytes) -> tuple[str | None, Tensor | bytes]:
     """The deadline in a JSON body, and its sample: numbers of this shape as a batch of one, or an encoded image."""
     sample = parse_json(_decoder, body)
+    deadline = f"{sample.deadline:g}" if isinstance(sample.deadline, float) else sample.deadline
     if (sample.image is None) == (sample.input is ABSENT):
         raise AnytimeError('the JSON must hold either "image" or "input"')
     if sample.image is not None:
-        return sample.deadline, _bytes(sample.image)
+        return deadline, _bytes(sample.image)
     if shape is None:
         raise AnytimeError("this model's input is not one tensor: /predict cannot take it")
     numbers = from_list(InputTensor("input", list(shape), "FP32", data=sample.input))
-    return sample.deadline, check_finite(torch.from_numpy(numbers)[None])
+    return deadline, check_finite(torch.from_numpy(numbers)[None])
 
 
 def _bytes(text: str) -> bytes:
