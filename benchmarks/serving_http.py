@@ -9,6 +9,7 @@ python benchmarks/serving_http.py [FOLDER]        # default: the embedded model;
 
 import io
 import os
+import re
 import shutil
 import signal
 import socket
@@ -21,6 +22,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from PIL import Image
@@ -32,17 +34,24 @@ from anytime.serving.embedded import FOLDER, samples
 REQUESTS, SECONDS, CLIENTS, BATCH = 400, 8.0, 64, 32
 
 
+class Ports(NamedTuple):
+    """Where a server listens."""
+
+    http: int
+    grpc: int | None
+
+
 @contextmanager
-def server(folder: Path) -> Iterator[int]:
-    """A server of a model; gives its port."""
-    command = [sys.executable, "-m", "anytime", "serve", str(folder), "--port", "0", "--no-access-log"]
+def server(folder: Path, *words: str) -> Iterator[Ports]:
+    """A server of a model, with more words for its command."""
+    command = [sys.executable, "-m", "anytime", "serve", str(folder), "--port", "0", "--no-access-log", *words]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stdout is not None
         try:
-            port = int(process.stdout.readline().rpartition(":")[2])
+            found = [int(number) for number in re.findall(r":(\d+)", process.stdout.readline())]
             time.sleep(10)  # the spare process is being started
-            yield port
+            yield Ports(found[0], found[1] if len(found) > 1 else None)
         finally:
             process.send_signal(signal.SIGTERM)
 
@@ -145,9 +154,9 @@ def main(source: Path) -> None:
     with tempfile.TemporaryDirectory() as temporary:
         # Without the policy, by which sure images leave early: both run the whole network.
         folder = shutil.copytree(source, Path(temporary) / "model", ignore=shutil.ignore_patterns("policy.json"))
-        with server(folder) as port:
-            low_load(port, net, images)
-            saturated(port, net, images)
+        with server(folder) as ports:
+            low_load(ports.http, net, images)
+            saturated(ports.http, net, images)
 
 
 if __name__ == "__main__":

@@ -6,11 +6,14 @@ from concurrent.futures import Future
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from anytime.errors import AnytimeError
 from anytime.inference.batch_times import BatchTimes, Line
+from anytime.serving.booking import LEAST, MOST, WAY, Route
 from anytime.serving.engine import Answer, OverloadedError
 from anytime.serving.limits import Limits
 from anytime.serving.rush import Load
@@ -54,7 +57,25 @@ def test_a_reply_in_time_is_not_late():
 
 def test_late_replies_move_the_time_that_is_kept_ahead():
     early, late = replied(1.0, 1000.0)[0].learned.ahead, replied(100.0, 60.0)[0].learned.ahead
-    assert early < 0.001 < late
+    assert early < Route().ahead < late
+
+
+def test_replies_of_a_burst_that_are_late_together_keep_no_more_ahead_than_would_have_been_enough():
+    route = Route()
+    booked = route.ahead
+    for _ in range(100):
+        route.replied(left=-0.003, ahead=booked)
+    assert route.ahead == pytest.approx(booked + 0.003 + WAY)
+
+
+@given(st.lists(st.floats(-1.0, 1.0), max_size=200))
+def test_what_is_kept_ahead_has_bounds(lefts):
+    route = Route()
+    for left in lefts:
+        before = route.ahead
+        route.replied(left, before)
+        assert LEAST <= route.ahead <= MOST
+        assert route.ahead >= before if left < WAY else route.ahead <= before
 
 
 def test_a_deadline_that_has_passed_is_said_so():

@@ -170,3 +170,10 @@ def test_one_slow_moment_does_not_count_and_many_are_forgotten():
         typical.note(100.0, now=0.0)
     assert typical.at(0.0) == 100.0
     assert typical.at(1000.0) == pytest.approx(1.0)
+
+
+def test_that_it_is_quicker_than_assumed_is_not_forgotten():
+    typical = Typical(first=1.0)
+    for _ in range(32):
+        typical.note(0.1, now=0.0)
+    assert typical.at(1000.0) == pytest.approx(0.1)

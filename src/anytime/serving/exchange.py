@@ -49,6 +49,8 @@ class Exchange:
     """Whether an answer waited for the deadline."""
     seconds: float = 0.0
     """From its arrival to its reply."""
+    ahead: float = 0.0
+    """How long before the deadline the end of its reply was booked, at the latest."""
     _slot: tuple[float, float] | None = None
     _turn: float = 0.0
     _woke: float = 0.0
@@ -74,7 +76,8 @@ class Exchange:
     def until(self, deadline: float) -> None:
         """Set the deadline, and book the reply's time before it."""
         self.deadline = deadline
-        end = self.came + deadline - self.learned.ahead
+        self.ahead = self.learned.ahead
+        end = self.came + deadline - self.ahead
         self._slot = self.work.calendar.book(end, self.learned.reply.at(perf_counter()))
 
     @property
@@ -144,5 +147,5 @@ class Exchange:
         self.learned.reply.note(now - self._woke, now)
         if self.late:
             self.outcome = "late"
-        if self.waited:
-            self.learned.replied(late=self.outcome == "late")
+        if self.waited and self.deadline is not None:
+            self.learned.replied(self.deadline - self.seconds, self.ahead)

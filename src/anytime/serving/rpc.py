@@ -240,7 +240,7 @@ async def _logged(service: Service, scope: Scope) -> AsyncIterator[Request]:
             if exchange.outcome == "gone" and exchange.late:  # gRPC itself ends a call at its deadline
                 exchange.outcome = "late" if exchange.admitted else "refused"
                 if exchange.admitted:
-                    exchange.learned.replied(late=True)
+                    exchange.learned.replied(-exchange.late, exchange.ahead)
             service.end(exchange, request)
         asyncio.get_running_loop().call_soon(log, scope, status, scope["sent"], perf_counter() - started)
 

@@ -41,7 +41,7 @@ class Turns:
         self._replies: Queue = []
         self._worked = self._taken = False
         self._busy = False  # whether requests waited when the present turn began
-        self.typical = Typical(0.001)
+        self.typical = Typical(0.0005)
         """Seconds of a turn while others wait: what the loop takes for a request with all that comes between."""
 
     def mark(self) -> float:

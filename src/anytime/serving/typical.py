@@ -3,7 +3,8 @@
 from collections import deque
 
 HALF_LIFE = 10.0
-"""Seconds after which half of what was learned is forgotten: a slow moment must not refuse requests for ever."""
+"""Seconds after which half of what was slower than assumed is forgotten: a slow moment must not refuse requests for
+ever."""
 
 
 class Typical:
@@ -33,5 +34,7 @@ class Typical:
 
     def at(self, now: float) -> float:
         """What to assume at a moment."""
+        if self._mean <= self.first:
+            return self._mean
         share = 0.5 ** (max(now - self._moment, 0.0) / HALF_LIFE)
         return self.first + (self._mean - self.first) * share
