@@ -8,7 +8,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from anytime.serving import inference
 from anytime.serving.embedded import samples, samples_for
@@ -35,7 +35,7 @@ PAGE_HEADERS = {
 }
 
 
-def create_app(service: Service, token: str | None = None, hosts: Iterable[str] = ()) -> ASGIApp:
+def create_app(service: Service, token: str | None = None, hosts: Iterable[str] = ()) -> Guard:
     """The application of a server.
 
     Args:

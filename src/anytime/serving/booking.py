@@ -23,6 +23,9 @@ WAY = 0.001
 """Seconds that a reply has on its way to the client: so long before the deadline it should be written."""
 LEAST, MOST = 0.001, 0.02
 """Bounds of a."""
+RESERVE = 0.2
+"""Who comes is admitted if the turns before it may take longer by this share; who waits, if they take as long as is
+thought: so most of those that are refused are refused at once."""
 
 
 class Route:
@@ -34,8 +37,8 @@ class Route:
         """w: from its turn until the engine has it."""
         self.reply = Typical(0.00015)
         """r: from the answer until the reply is written."""
-        self.ahead = 0.0015
-        """a: late replies add to it, those in time take a little of it, so that about one in two hundred is late."""
+        self.ahead = 0.003
+        """a: late replies add to it, those in time take a little of it, so that less than one in a hundred is late."""
 
     def replied(self, left: float, ahead: float) -> None:
         """Learn from a reply whose answer waited for its deadline.
@@ -49,7 +52,7 @@ class Route:
         if missed > 0:
             self.ahead = max(self.ahead, min(self.ahead + 0.0005, ahead + missed, MOST))
         else:
-            self.ahead = max(self.ahead - 0.0000025, LEAST)
+            self.ahead = max(self.ahead - 0.0000015, LEAST)
 
 
 class Calendar:
@@ -100,7 +103,7 @@ class Work:
         self._first_exits: dict[tuple[Engine, int], float] = {}
         self._moment: float | None = None
 
-    def check(self, engine: Engine, route: Route, due: float, waits: bool = False) -> None:
+    def check(self, engine: Engine, route: Route, due: float, waits: bool = False, reserve: float = RESERVE) -> None:
         """Raise ``OverloadedError`` if the reply to a request would be late; an idle loop tries all.
 
         Args:
@@ -108,12 +111,14 @@ class Work:
             route: of the request.
             due: its deadline; those that are due earlier have their turns before.
             waits: whether it is among those that wait for a turn already.
+            reserve: share by which the turns before it may take longer.
         """
         now, before = perf_counter(), self.turns.before(due) - waits
-        reply = route.reply.at(now)
+        reply = self.reply_seconds(route, now)
         # Those before it book their replies once it is their turn.
         begin = self.calendar.latest(due - route.ahead, reply) - (before + 1) * reply
-        late, work = now - begin, before * self.turns.typical.at(now) + self.calendar.busy(now, begin)
+        turns = (1 + reserve) * before * self.turns.typical.at(now)
+        late, work = now - begin, turns + self.calendar.busy(now, begin)
         if work:
             # Those before it come to the engine one by one, and are all that it does if it is the slower one.
             alone = work + route.take.at(now) + self._first_exit(engine, 1)
@@ -123,10 +128,14 @@ class Work:
 
     def check_turn(self, engine: Engine, route: Route, due: float) -> None:
         """The same once it is its turn: the engine says whether it would take it."""
-        self.check(engine, route, due)
+        self.check(engine, route, due, reserve=0.0)
         now = perf_counter()
-        reply = route.reply.at(now)
+        reply = self.reply_seconds(route, now)
         engine.check(self.calendar.latest(due - route.ahead, reply) - reply - route.take.at(now) - now)
+
+    def reply_seconds(self, route: Route, now: float) -> float:
+        """Seconds to book for a reply, among others."""
+        return max(route.reply.at(now), self.turns.typical_reply.at(now))
 
     def _first_exit(self, engine: Engine, more: int) -> float:
         """Seconds to the first exits of so many more, as predicted; asked for once in a turn."""

@@ -38,6 +38,8 @@ class Exchange:
     """When its last byte came: deadlines count from then, since before the server can do nothing."""
     deadline: float | None = None
     """Seconds from then; None until it is known."""
+    audited: bool = True
+    """Whether it may be."""
     admitted: bool = False
     """Whether the engine has it."""
     threaded: bool = False
@@ -78,7 +80,7 @@ class Exchange:
         self.deadline = deadline
         self.ahead = self.learned.ahead
         end = self.came + deadline - self.ahead
-        self._slot = self.work.calendar.book(end, self.learned.reply.at(perf_counter()))
+        self._slot = self.work.calendar.book(end, self.work.reply_seconds(self.learned, perf_counter()))
 
     @property
     def learned(self) -> Route:
@@ -113,7 +115,9 @@ class Exchange:
             now = perf_counter()
             self.learned.take.note(now - self._turn, now)
         self.admitted = True
-        if loaded.audit is not None and not options:  # who wants to see every exit does not leave early
+        if (
+            loaded.audit is not None and self.audited and not options
+        ):  # who wants to see every exit does not leave early
             loaded.audit.follow(id or self.id, x, future)
         return future
 

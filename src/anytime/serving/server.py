@@ -26,6 +26,7 @@ from anytime.serving.app import create_app
 from anytime.serving.arrival import Proxies
 from anytime.serving.connection import bounded
 from anytime.serving.limits import Limits
+from anytime.serving.rehearsal import rehearse
 from anytime.serving.served import Served
 from anytime.serving.service import Service
 
@@ -198,6 +199,7 @@ class Server(uvicorn.Server):
         await super().startup(sockets)
         for served in self.service.models.values():
             await served.warm_up()
+        await rehearse(self.service)
         if self._rpc is not None:
             await self._rpc.start(self.service)
         steady()

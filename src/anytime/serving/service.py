@@ -41,6 +41,7 @@ class Service:
         rush: whether clients may start a synthetic load.
         version: of the library.
         proxies: whose word counts about when a request came and is due.
+        audits: whether requests are those of clients, and may be audited.
     """
 
     def __init__(
@@ -50,8 +51,9 @@ class Service:
         rush: bool = False,
         version: str = "",
         proxies: Proxies | None = None,
+        audits: bool = True,
     ) -> None:
-        self.models, self.limits, self.rush, self.version = models, limits, rush, version
+        self.models, self.limits, self.rush, self.version, self.audits = models, limits, rush, version, audits
         self.proxies = proxies or Proxies()
         self.work = Work()
         self.metrics = Metrics(models)
@@ -102,7 +104,7 @@ class Service:
     @contextmanager
     def exchange(self, request: Request, route: str) -> Iterator[Exchange]:
         """Note how a request for predictions ends; ``end`` counts it once the reply is written."""
-        exchange = Exchange(route, self.work)
+        exchange = Exchange(route, self.work, audited=self.audits)
         exchange.id = request.headers.get("x-request-id", exchange.id)[:LONGEST_ID]
         closing = HTTPException(503, "the server is shutting down", {"Retry-After": "1", "Connection": "close"})
         self.exchanges.add(exchange)
@@ -167,7 +169,7 @@ class Service:
 
         scope["waited"], scope["deadline"] = True, deadline
         if not refused(self.work.check):
-            self.work.turns.call(due, begin, partial(refused, partial(self.work.check, waits=True)))
+            self.work.turns.call(due, begin, partial(refused, partial(self.work.check, waits=True, reserve=0.0)))
 
     def _arrive(self, scope: Scope) -> float | None:
         """Note when a request came; its deadline in seconds, None if its body may say it."""

@@ -40,9 +40,11 @@ class Turns:
         self._waiting: Queue = []
         self._replies: Queue = []
         self._worked = self._taken = False
-        self._busy = False  # whether requests waited when the present turn began
+        self._present: Queue | None = None  # that the present turn is of, if others waited there when it began
         self.typical = Typical(0.0005)
         """Seconds of a turn while others wait: what the loop takes for a request with all that comes between."""
+        self.typical_reply = Typical(0.0002)
+        """The same of a turn in which a reply is written."""
 
     def mark(self) -> float:
         """The loop has work: when the data that it reads at this moment may have come, at the earliest."""
@@ -97,13 +99,14 @@ class Turns:
     def _next(self) -> None:
         queue = self._replies or self._waiting
         if not queue and not self._worked:  # the sockets were looked at once since the last work
-            self.began, self._taken, self._busy = None, False, False
+            self.began, self._taken, self._present = None, False, None
             return
         asyncio.get_running_loop().call_soon(self._next)
         now, before = self.clock(), self.began
-        if self._busy and before is not None and queue is self._waiting:
-            self.typical.note(now - before, now)
-        self.began, self._worked, self._taken, self._busy = now, bool(queue), False, bool(self._waiting)
+        if queue and queue is self._present and before is not None:
+            typical = self.typical if queue is self._waiting else self.typical_reply
+            typical.note(now - before, now)
+        self.began, self._worked, self._taken, self._present = now, bool(queue), False, queue or None
         for _ in range(min(len(queue), REFUSED)):
             self._taken = queue.pop(0)[1]()
             if self._taken:

@@ -8,7 +8,7 @@ ever."""
 
 
 class Typical:
-    """Seconds that something takes: the mean of the latest, without the slowest tenth.
+    """Seconds that something takes: the mean of the latest, without the slowest quarter.
 
     Args:
         first: what is assumed before anything is known.
@@ -16,20 +16,20 @@ class Typical:
 
     Examples:
         >>> typical = Typical(first=1.0)
-        >>> for _ in range(40):
+        >>> for _ in range(80):
         ...     typical.note(3.0, now=100.0)
         >>> typical.at(100.0), typical.at(110.0)
         (3.0, 2.0)
     """
 
-    def __init__(self, first: float, window: int = 32) -> None:
+    def __init__(self, first: float, window: int = 64) -> None:
         self.first, self._latest = first, deque([first] * 4, window)
         self._mean, self._moment = first, 0.0
 
     def note(self, seconds: float, now: float) -> None:
         """Learn how long it took once."""
         self._latest.append(seconds)
-        most = max(1, int(0.9 * len(self._latest)))
+        most = max(1, int(0.75 * len(self._latest)))
         self._mean, self._moment = sum(sorted(self._latest)[:most]) / most, now
 
     def at(self, now: float) -> float:
