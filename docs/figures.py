@@ -3,7 +3,8 @@
     python docs/figures.py                          # put them into README.md and docs/*.md
     python docs/figures.py measure exit_tax steps   # run these commands again, keep what they print, then do that
     python docs/figures.py renew                    # run those again that are stale in README.md and PERFORMANCE.md
-    python docs/figures.py draw                     # draw the pictures that show records
+    python docs/figures.py draw                     # draw the pictures whose records have changed
+    python docs/figures.py draw all                 # draw all pictures
     python docs/figures.py stale                    # records whose code or command has changed since
     python docs/figures.py stale README.md          # those of this page
 
@@ -25,7 +26,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import export_tables
+import facts
 import guarantee_tables
+import pictures
 import published_tables
 import reproduction_tables
 import serving_tables
@@ -243,7 +246,7 @@ FIGURES: dict[str, Figure] = {
         )
         for kind in ("once", "same", "mixed")
     },
-    **{name: lambda table=table: table(results) for name, table in serving_tables.TABLES.items()},
+    **{name: lambda table=table: table(results) for name, table in (serving_tables.TABLES | facts.FACTS).items()},
     "serving_decision": fact("serving_decision", "decision_64_us", "{:.0f}"),
     "serving_soak_growth": lambda: f"{results('serving_soak')['verdicts']['serving_soak_growth_mb']['ratio']:.0f}",
     "budgets_half": left_early(0.5),
@@ -303,21 +306,6 @@ def records_of_pages(names: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(record for text in texts for record in records_of(text)))
 
 
-def draw() -> None:
-    """Draw early-exit.png from the record of ``anytime evaluate --budgets``."""
-    from anytime.cost import Costs
-    from anytime.evaluation import Curve
-    from anytime.inference.calibration import Budgeted
-    from anytime.plotting import plot_budgets
-
-    found = results("budgets")
-    curve = Curve(found["errors"], found["errors"], Costs(found["macs"], found["macs"]), found.get("images", 10_000))
-    points = [Budgeted(**{"shares": [], **point}) for point in found["budgets"]["common"]]
-    plot_budgets(
-        curve, {"confidence": points}, DOCS / "early-exit.png", "ResANN(5, 16) with MLP heads on CIFAR-10, stacked"
-    )
-
-
 def main() -> None:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -334,7 +322,7 @@ def main() -> None:
         print("\n".join(found) or "none")
         return
     if asked.action == "draw":
-        draw()
+        pictures.draw(everything=asked.names == ["all"])
         return
     names = asked.names
     if asked.action == "renew":

@@ -31,6 +31,7 @@ SCHEDULER = [f"{SRC}/serving/{name}.py" for name in ("scheduler", "tables", "slo
 TEAM = [*INFERENCE, f"{SRC}/ensemble"]
 CONVERTED = [*TRAINING, f"{SRC}/conversion"]
 EXPORT = [*INFERENCE, f"{SRC}/export"]
+EXAMPLES = ("regression", "segmentation", "multi_task")
 CIFAR = "--data {data} --subset 15000"
 MODELS = {
     "resnet": "resnet {scheme} " + CIFAR + " --epochs 12",
@@ -96,6 +97,13 @@ MEASUREMENTS = {
         for scheme in ("adaloss", "const")
     },
     "convert_text": Measurement("python examples/convert_text.py --epochs 3", CONVERTED),
+    **{
+        f"example_{name}": Measurement(
+            f"python examples/{name}.py", [*CONVERTED, f"examples/{name}.py", "examples/side_by_side.py"]
+        )
+        for name in EXAMPLES
+    },
+    "shipped": benchmark("shipped", [*INFERENCE, f"{SRC}/serving/embedded.py"], "{data}"),
 }
 """By the record's name. ``{data}`` is CIFAR-10; runs in ``runs/`` that are finished are not trained again."""
 

@@ -157,11 +157,6 @@ TABLES: dict[str, Callable[[], str]] = {
         for data, where in HEADS.items()
         for opt, words in (("opt", ", in %"), ("mlp_opt", ", with MLP heads too, in %"))
     },
-    **{
-        f"{data}_heads_{name}": lambda where=where, label=label: " | ".join(extras(f"{where} in %")[label])
-        for data, where in HEADS.items()
-        for name, label in (("paper", "AdaLoss"), ("stacked", MLP_STACKED), ("opt", "OPT"))
-    },
     "msdnet_extras": lambda: extras_table(MSDNET),
     "cifar10_extras": lambda: extras_table(CIFAR),
 }

@@ -139,8 +139,9 @@ def start(runs: list[Run], folder: Path, options: argparse.Namespace) -> bool:
     for data in sorted({run.data for run in runs}) if options.data else ():
         find_data(options.data, data)
     at_once = options.jobs or torch.cuda.device_count() or cores()
-    if options.dry_run:
+    if options.dry_run or (runs and options.preset == "minutes"):  # those of this machine
         estimate(runs, options.data, at_once, options.compile, options.precision)
+    if options.dry_run:
         return False
     train(runs, at_once, folder, options)
     return True

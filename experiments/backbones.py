@@ -90,5 +90,8 @@ def show(preset: str, records: Records) -> Section:
     title = f"Backbones on {DATA[preset]}: each prediction held until the next"
     panels = {model: [label for label in curves if label.startswith(f"{model}, ")] for model in MODELS[preset]}
     panels = {model: labels for model, labels in panels.items() if labels}
-    section.figures["curves"] = ("Test error against cost", partial(plot_held, curves, title=title, panels=panels))
+    section.figures["curves"] = (
+        "Test error against cost",
+        partial(plot_held, curves, title=title, panels=panels, shared=False),
+    )
     return section

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 from anytime.drawing import colors_of, finish, legend_below, subplots, write
 from experiments.intervals import Interval
 
+MARKS = "osD^vP"
+
 
 def plot_differences(
     panels: Mapping[str, Mapping[str, Sequence[Interval]]],
@@ -44,11 +46,18 @@ def plot_differences(
             where = [place + 0.14 * (i - (len(schemes) - 1) / 2) for place in range(len(intervals))]
             means = [100 * each.mean for each in intervals]
             bars = [100 * (each.high - each.mean) for each in intervals] if intervals[0].n > 1 else None
-            style = {"fmt": "o", "markersize": 5, "capsize": 3, "linewidth": 1.6, "color": color}
+            style = {
+                "fmt": MARKS[labels.index(scheme) % len(MARKS)],
+                "markersize": 5,
+                "capsize": 3,
+                "linewidth": 1.6,
+                "color": color,
+            }
             shown.setdefault(scheme, axis.errorbar(where, means, bars, **style))
         axis.set_xticks(range(len(places) - 1), places[1:])
         axis.set_xlabel(x_name)
-        finish(axis, panel, legend=False)
+        alone = all(each.n == 1 for intervals in schemes.values() for each in intervals)
+        finish(axis, f"{panel} (one seed)" if alone else panel, legend=False)
     for line in axes:
         line[0].set_ylabel(y_name)
     legend_below(figure, shown)

@@ -1,13 +1,15 @@
 """What the records say: ``REPRODUCTION.md`` and a page for browsers."""
 
 import base64
+import hashlib
 import html
+import json
 import re
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from anytime.files import write_text
+from anytime.files import write_json, write_text
 from experiments import EXPERIMENTS, load
 from experiments.claims import HEADER, RULES, counted, rows
 from experiments.presets import ABOUT
@@ -22,6 +24,8 @@ same images and the same first weights in all schemes, so schemes are compared s
 same images and are tested on the same images: an interval covers the first weights and the order of the images, not
 the choice of images."""
 PICTURES = "reproduction"
+DRAWN = f"{PICTURES}/drawn.json"
+"""What the pictures beside it were drawn from."""
 INDEPENDENT = """**Independent work.** AM-RADIO (arXiv 2312.06709) balances the losses of several teachers, and its
 authors report AdaLoss as the best of the ways that they compare on ImageNet and the worst on ADE20K: as here, which
 balance is best depends on data and measure. Med-RADIO takes AM-RADIO's training to medical images. Neither is about
@@ -44,8 +48,14 @@ def write_report(preset: str, records: Records, folder: Path) -> None:
     for old in (old for name in EXPERIMENTS for old in (folder / PICTURES).glob(f"{name}-*.png")):
         if f"{PICTURES}/{old.name}" not in pictures:  # of an earlier report
             old.unlink()
+    write_json(folder / DRAWN, {"records": digest(records)})
     write_text(folder / "REPRODUCTION.md", as_markdown(preset, sections))
     write_text(folder / "reproduction.html", as_page(preset, sections, folder))
+
+
+def digest(records: Records) -> str:
+    """Of all that the report is made from."""
+    return hashlib.sha256(json.dumps(dict(records), sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _pictures(name: str, section: Section) -> list[tuple[str, str, Callable[[Path], object]]]:

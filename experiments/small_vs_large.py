@@ -79,7 +79,7 @@ def _add(section: Section, data: str, small: str, found: dict[str, dict[int, Rec
         section.claims.append(judge(FIGURE, SAYS, "plots", where, values))
         section.verdicts.append(f"**{data}.** {_when(whole, ours, theirs, their_label)}")
     curves = {label: [(r["macs"], r["test"]["errors"]) for r in seeds.values()] for label, seeds in found.items()}
-    draw = partial(plot_held, curves, title=f"{data}: each prediction held until the next")
+    draw = partial(plot_held, curves, title=f"{data}: each prediction held until the next", logarithmic=True)
     section.figures[f"{data}-{small}"] = (f"{our_label} and {their_label} on {data}", draw)
 
 

@@ -111,7 +111,8 @@ def test_no_public_name_shadows_a_module():
 
 def documented():
     """The names in the reference."""
-    return re.findall(r"^::: (\S+)", (ROOT / "docs" / "reference.md").read_text(encoding="utf-8"), re.MULTILINE)
+    pages = [path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs" / "reference").glob("*.md"))]
+    return re.findall(r"^::: (\S+)", "\n".join(pages), re.MULTILINE)
 
 
 OPTIONAL = {f"anytime.integrations.{name}" for name in ("trainer", "lightning", "sentence_transformers")}

@@ -56,6 +56,10 @@ def test_a_block_whose_deadline_cannot_be_met_fails(tmp_path, monkeypatch):
         run_block(code, "a page", tmp_path, monkeypatch)
 
 
+def test_readme_is_read_in_five_minutes():
+    assert len((ROOT / "README.md").read_text().split()) <= 900
+
+
 @pytest.mark.parametrize(("page", "code"), list(blocks("sh")))
 def test_shell_block(page, code):  # noqa: ARG001
     for line in code.splitlines():

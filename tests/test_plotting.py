@@ -46,7 +46,10 @@ def test_a_users_backend_and_figures_are_left_alone(tmp_path):
 def test_a_scheme_has_one_color_in_all_plots():
     adaloss, const = plotting.SCHEME_COLORS["adaloss"], plotting.SCHEME_COLORS["const"]
     assert colors_of(["const", "adaloss:gamma=0.1"]) == [const, adaloss]
-    assert colors_of(["resann-5-8, AdaLoss", "something", "CONST"]) == [adaloss, OTHER_COLORS[0], const]
+    first, something, last = colors_of(["resann-5-8, AdaLoss", "something", "CONST"])
+    assert (first, last) == (adaloss, const)
+    assert something in set(plotting.SCHEME_COLORS.values()) - {adaloss, const}, "one palette beside schemes"
+    assert colors_of(["something", "else"]) == list(OTHER_COLORS[:2])
     assert len(set(plotting.SCHEME_COLORS.values()) | set(OTHER_COLORS)) == len(plotting.SCHEME_COLORS) + len(
         OTHER_COLORS
     )

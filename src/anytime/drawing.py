@@ -40,13 +40,19 @@ def write(figure: Any, path: str | Path) -> Path:
 
 
 def colors_of(names: Collection[str]) -> list[str]:
-    """For "adaloss" and "resann-5-8, AdaLoss" the scheme's own color, unless it is taken; another one for the rest."""
-    others, colors = cycle(OTHER_COLORS), list[str]()
+    """For "adaloss" and "resann-5-8, AdaLoss" the scheme's own color, unless it is taken; another one for the rest.
+
+    Beside schemes the rest has those of the schemes that are not there, which can be told from them.
+    """
+    own = dict[str, str]()
     for name in names:
         last = name.lower().rpartition(", ")[2]
-        own = next((color for scheme, color in SCHEME_COLORS.items() if last.startswith(scheme)), None)
-        colors.append(own if own and own not in colors else next(others))
-    return colors
+        color = next((color for scheme, color in SCHEME_COLORS.items() if last.startswith(scheme)), None)
+        if color and color not in own.values():
+            own[name] = color
+    left = [color for color in reversed(SCHEME_COLORS.values()) if color not in own.values()] if own else OTHER_COLORS
+    others = cycle(left or OTHER_COLORS)
+    return [own[name] if name in own else next(others) for name in names]
 
 
 def finish(axis: Any, title: str = "", legend: bool = True) -> None:

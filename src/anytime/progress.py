@@ -112,8 +112,12 @@ class Bar(Silence):
         self.bar.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, failed: type[BaseException] | None, *_: object) -> None:
         self.bar.update(self.task, advance=self.new)
+        if failed is None:  # the last steps came within the fifth of a second in which nothing is drawn
+            done = self.bar.tasks[0].completed
+            total = self.bar.tasks[0].total or done
+            self.bar.update(self.task, completed=total, total=total, epoch=self.epochs)
         self.bar.stop()
 
     def step(self, epoch: int, samples: int, losses: Tensor) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from waiting import until
 import anytime
 from anytime import cli
 from anytime.cli.app import use_threads
+from anytime.serving.embedded import samples
 
 COMMANDS = [command.name or command.callback.__name__ for command in cli.app.registered_commands]
 
@@ -55,8 +57,14 @@ def test_demo(run, tmp_path, monkeypatch):
     monkeypatch.setattr(cli.demo, "PREDICTIONS", 2)
     code, out, err = run("demo --epochs 1 --output d")
     assert code == 0, err
-    assert "1. The error on 500 test images" in out
-    assert "2. All 500 test images at once, before a deadline" in out
+    ways = [
+        "1. All images stop at the same exit",
+        "2. Easy images leave early",
+        "3. All 500 test images at once, before a deadline",
+    ]
+    places = [out.index(way) for way in ways]
+    assert places == sorted(places), "the three ways that its help promises, in this order"
+    assert out.endswith("next: anytime serve d\n")
     assert (tmp_path / "d/demo.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -65,7 +73,51 @@ def test_a_demo_that_is_stopped_says_how_to_go_on(tmp_path, environment):
     until((tmp_path / "d/log.jsonl").exists)
     demo.send_signal(signal.SIGINT)
     assert demo.wait() == 130
-    assert demo.stderr.endswith("stopped; go on from here with: anytime demo --output d --epochs 9999\n")
+    assert demo.stderr.endswith(
+        "stopped; d keeps the training so far; go on with: anytime demo --output d --epochs 9999\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "following"),
+    [
+        ("evaluate a", "calibrate a --budget 0.5"),
+        ("calibrate a --budget 0.5", "serve a"),
+        ("combine a --rule product", "evaluate a-product --budgets"),
+        ("export a", "serve a/onnx"),
+        ("select-exits a --exits 2", "evaluate a-2-exits --budgets"),
+        ("convert timm:resnet18 --exits 2 --data digits --output r18", "train --model r18 --data digits"),
+    ],
+)
+def test_a_command_ends_with_the_one_that_comes_next(run, trained, line, following):  # noqa: ARG001
+    if line.startswith("export"):
+        pytest.importorskip("onnxscript")
+    if "timm" in line:
+        pytest.importorskip("timm")
+    code, out, err = run(line)
+    assert code == 0, err
+    assert out.endswith(f"next: anytime {following}\n")
+    code, out, err = run(f"{following.split()[0]} --help")  # there is such a command
+    assert code == 0, err
+
+
+def test_a_prediction_ends_with_one_under_a_deadline_and_that_with_the_server(run):
+    picture = samples()[0]
+    _, out, _ = run(f"predict {picture}")
+    following = re.search(r"next: anytime (predict .* --deadline \d+(\.\d+)?(e-\d+)?ms)\n$", out)
+    assert following, out
+    assert run(f"predict {picture} --deadline 10s")[1].endswith("next: anytime serve\n")
+
+
+def test_ctrl_c_says_that_nothing_was_written(run, monkeypatch):
+    monkeypatch.setattr(anytime, "predict", _stop)
+    code, out, err = run(f"predict {samples()[0]}")
+    assert (code, out) == (130, "")
+    assert err.endswith("stopped; nothing was written\n")
+
+
+def _stop(*_, **__):
+    raise KeyboardInterrupt
 
 
 COMPUTE = {

@@ -37,6 +37,10 @@ def test_a_terminal_shows_a_bar(environment):
     assert process.wait() == 0, shown
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode())
     assert "resann-1-4 AdaLoss" in text
+    last = [line for line in text.replace("\r", "\n").split("\n") if "epoch" in line][-1]
+    assert re.search(r"━ epoch 2/2 ", last), "the bar ends full"
+    assert "╸" not in last
+    assert "0:00:00" in last
     assert re.search(r"epoch [12]/2 +[\d,]+ images/s +loss \d\.\d{3} … \d\.\d{3} … \d\.\d{3}", text)
     assert text.count("\n") < 10, "one bar that moves, not one line after the other"
 

@@ -13,7 +13,7 @@ from anytime.cli import demo, train  # noqa: F401
 from anytime.cli import combine, convert, ensemble, evaluate, export, plan, predict, profile, select, serve  # noqa: F401
 
 # isort: split
-from anytime.cli.app import app
+from anytime.cli.app import STOPPED, app
 from anytime.errors import AnytimeError
 from anytime.saving import TRUST
 from anytime.training.jobs import stop_with_parent
@@ -31,13 +31,15 @@ def main() -> NoReturn:
             warnings.showwarning = _show_warning
             status = app(words, standalone_mode=False, prog_name="anytime")
     except KeyboardInterrupt:
-        status = 130
+        status = STOPPED
     except Exception as error:
         message = _explain(error)
         if message is None:
             raise
         _say(message)
         status = 2
+    if status == STOPPED:  # by Ctrl-C; commands that keep something have said so and have ended by themselves
+        print("\nstopped; nothing was written", file=sys.stderr)
     sys.exit(status if isinstance(status, int) else 0)
 
 

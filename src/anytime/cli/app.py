@@ -3,11 +3,12 @@
 import copy
 import json
 import logging
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -44,6 +45,8 @@ another process has one of their cores, for milliseconds."""
 SEED = "Seed of the initial weights, the image order and the subset. Default: 0."
 
 
+STOPPED = 130
+"""The exit code after Ctrl-C, as shells have it."""
 UNTRUSTING = ("convert", "demo", "models", "train-ensemble")
 """Commands that load no saved model."""
 
@@ -173,3 +176,15 @@ def say_where(folder: Path) -> None:
     for name, meaning in _MEANINGS.items():
         if (folder / name).exists():
             print(f"  {name:18} {meaning}")
+
+
+def say_next(command: str, *words: object) -> None:
+    """Print the command that usually comes next."""
+    print(f"next: anytime {command} {shlex.join(map(str, words))}".rstrip())
+
+
+def end_stopped(kept: str, *words: object) -> NoReturn:
+    """After Ctrl-C: say what is kept and which command goes on, and end."""
+    command = shlex.join(map(str, words))
+    print(f"\nstopped; {kept}; go on with: anytime {command}", file=sys.stderr)
+    sys.exit(STOPPED)

@@ -4,7 +4,17 @@ from pathlib import Path
 from typing import Annotated
 
 import anytime
-from anytime.cli.app import DEVICES, THREADS_BY_IMAGE, Option, app, check_free, device_named, typer, use_threads
+from anytime.cli.app import (
+    DEVICES,
+    THREADS_BY_IMAGE,
+    Option,
+    app,
+    check_free,
+    device_named,
+    say_next,
+    typer,
+    use_threads,
+)
 from anytime.cli.evaluate import asked_of, data_of, prepared
 from anytime.cli.tables import compared_table, show
 from anytime.errors import AnytimeError
@@ -57,4 +67,5 @@ def combine_command(
         about["fitted_on"] = [*about.get("fitted_on", []), data or asked["data"]]
     save(combined, target, model=name_of(combined.config) or rule, **about)
     show(compared_table(before, after, f"Test errors of {run}", ("each exit's own", rule)))
-    print(f"Wrote {target}; serve it with: anytime serve {target}")
+    print(f"Wrote {target}")
+    say_next("evaluate", target, "--budgets")

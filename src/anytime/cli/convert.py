@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import torch
 
 import anytime
-from anytime.cli.app import DATA, THREADS, Option, app, check_free, typer, use_threads
+from anytime.cli.app import DATA, THREADS, Option, app, check_free, say_next, typer, use_threads
 from anytime.conversion.constructors import LIBRARIES, build_converted, is_constructor, options_for
 from anytime.data.dataset import Data
 from anytime.data.loading import load_data
@@ -73,8 +73,8 @@ def convert(
     assert isinstance(net, anytime.ConvertedNetwork)
     for exit, (place, share) in enumerate(zip(net.places, fractions, strict=True)):
         print(f"exit {exit + 1}  after {place:32} {share:6.1%} of the cost")
-    trusted = "" if model.partition(":")[0] in LIBRARIES else " --trust"
-    print(f"Wrote {output}; train it with: anytime train --model {output} --data {data}{trusted}")
+    print(f"Wrote {output}; its new heads are not trained yet")
+    say_next("train", "--model", output, "--data", data, *([] if model.partition(":")[0] in LIBRARIES else ["--trust"]))
 
 
 def network(asked: dict[str, Any], images: Data, trust: bool = False) -> Network:

@@ -2,7 +2,6 @@
 
 import json
 import statistics
-import sys
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,8 +10,8 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from anytime.cli.app import Option, app, drawing, use_threads
-from anytime.cli.tables import deadlines_table, savings_table, show
+from anytime.cli.app import Option, app, drawing, end_stopped, say_next, use_threads
+from anytime.cli.tables import deadlines_table, savings_table, show, stops_table
 from anytime.data.dataset import Data
 from anytime.data.loading import load_data
 from anytime.evaluation import collect
@@ -63,8 +62,7 @@ def demo(
     try:
         _demo(output, epochs, as_json)
     except KeyboardInterrupt:
-        print(f"\nstopped; go on from here with: anytime demo --output {output} --epochs {epochs}", file=sys.stderr)
-        raise
+        end_stopped(f"{output} keeps the training so far", "demo", "--output", output, "--epochs", epochs)
 
 
 def _demo(output: Path, epochs: int, as_json: bool) -> None:
@@ -82,18 +80,20 @@ def _demo(output: Path, epochs: int, as_json: bool) -> None:
         budgets, deadlines = [asdict(point) for point in points], [asdict(each) for each in kept]
         print(json.dumps({**result.curve.record(), "budgets": budgets, "deadlines": deadlines}, indent=1))
         return
-    show(savings_table(result.curve, points, "1. The error on 500 test images for a part of the network's cost"))
+    show(stops_table(result.curve, "1. All images stop at the same exit"))
+    show(savings_table(result.curve, points, "2. Easy images leave early"))
     last, full = result.curve.errors[-1] or 0.0, result.curve.costs.macs[-1]
     cheapest = min((point.cost for point in points if point.error <= last + 0.002), default=full)
     print(
         f"{cheapest / full:.0%} of the cost gives the error of the whole network, {last:.1%}, to within 0.2 points.\n"
     )
-    show(deadlines_table(kept, "2. All 500 test images at once, before a deadline"))
+    show(deadlines_table(kept, "3. All 500 test images at once, before a deadline"))
     print(f"Without exits there is no answer before {kept[0].milliseconds / kept[0].share:.1f} ms.\n")
     picture = output / "demo.png"
     with drawing():
         title = "ResANN(3, 8) on handwritten digits"
         print(f"Picture: {plot_budgets(result.curve, {'confidence': points}, picture, title)}")
+    say_next("serve", output)
 
 
 def _deadlines(net: Network, data: Data) -> list[DeadlineResult]:

@@ -16,6 +16,8 @@ from anytime.cli.app import (
     Option,
     app,
     drawing,
+    end_stopped,
+    say_next,
     say_where,
     title_of,
     use_threads,
@@ -100,8 +102,7 @@ def train_ensemble(
     try:
         run_jobs(left, jobs, cluster)
     except KeyboardInterrupt:
-        print(f"\nstopped; continue with: anytime train-ensemble --output {folder} --resume", file=sys.stderr)
-        raise
+        end_stopped(f"{folder} keeps every step of its networks", "train-ensemble", "--output", folder, "--resume")
     use_threads(threads, images.shape)
     _assemble(folder, names, asked, made_anew=bool(left) or not _finished(folder))
 
@@ -172,3 +173,4 @@ def _assemble(folder: Path, names: list[str], asked: dict[str, Any], made_anew: 
         plot_held(held, folder / "curve.png", title)
     print(f"{eann.exits} of {len(errors)} exits are offered: each has fewer validation errors than all before it")
     say_where(folder)
+    say_next("serve", folder)

@@ -18,6 +18,7 @@ from anytime.cli.app import (
     drawing,
     last_weights,
     moved,
+    say_next,
     title_of,
     typer,
     use_threads,
@@ -112,6 +113,8 @@ def evaluate_command(
             named = {f"{score}, {_RULE_NAMES[rule]}": found for rule, found in points.items()}
             plot_budgets(curve, named, run / "budgets.png", title_of({**asked, "data": images.name}))
             print(f"Picture: {run / 'budgets.png'}")
+    if None not in curve.errors:
+        say_next("calibrate", run, "--budget", 0.5)
 
 
 def _reached(curve: Curve, fraction: float) -> str:
@@ -198,6 +201,7 @@ def calibrate_command(
         f"against the budget), {error:.2%} error; with all samples at the last exit: {whole:.2%}\n"
         f"Wrote {path}; use it with: anytime.Policy.load({str(run)!r}).predict(net, batch)"
     )
+    say_next("serve", run)
 
 
 def _check_unseen(run: Path, data: str | None) -> None:

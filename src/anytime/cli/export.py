@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import anytime
-from anytime.cli.app import DATA, THREADS, Option, app, typer, use_threads
+from anytime.cli.app import DATA, THREADS, Option, app, say_next, typer, use_threads
 from anytime.cli.evaluate import data_of, prepared
 from anytime.cli.tables import compared_table, show
 from anytime.errors import AnytimeError, check_integer
@@ -61,6 +61,7 @@ def export_command(
     size = sum(path.stat().st_size for path in target.iterdir() if path.is_file())
     print(f"In {target}/: {anytime.load_exported(target).exits} stages and heads, {size / 1e6:.1f} MB")
     print(f"  python: anytime.predict(anytime.load_exported({str(target)!r}), x, deadline=0.02)")
+    say_next("serve", target)
 
 
 def _quantize(

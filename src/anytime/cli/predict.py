@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated
 
 import anytime
-from anytime.cli.app import BACKEND, DEVICES, THREADS, Option, app, moved, typer, use_threads
+from anytime.cli.app import BACKEND, DEVICES, THREADS, Option, app, moved, say_next, typer, use_threads
 from anytime.cli.tables import prediction_table, show
 from anytime.errors import AnytimeError, check_integer
 from anytime.export.backend import load_backend
@@ -70,3 +70,7 @@ def predict_command(
         print(json.dumps(record, indent=2))
         return
     show(prediction_table(found, prediction, net.exits, str(image)))
+    if limit is None:
+        say_next("predict", *paths, "--deadline", f"{500 * prediction.seconds:.3g}ms")
+    else:
+        say_next("serve", *([] if run == FOLDER else [run]))

@@ -9,7 +9,7 @@ from typing import Annotated
 import torch
 
 import anytime
-from anytime.cli.app import DEVICES, THREADS, Option, app, device_named, typer, use_threads
+from anytime.cli.app import DEVICES, THREADS, Option, app, device_named, say_next, typer, use_threads
 from anytime.cli.convert import named
 from anytime.cli.tables import models_table, profile_table, show
 from anytime.errors import AnytimeError, check_integer, require
@@ -81,6 +81,7 @@ def profile(
     show(profile_table(cost, measured, f"{model}: {about}", others))
     if path:
         print(f"Wrote {path}: anytime.predict(anytime.load({model!r}), x, deadline=…) uses it")
+        say_next("predict", model, "IMAGE", "--deadline", f"{1200 * measured.alone[net.exits // 2]:.3g}ms")
 
 
 BACKENDS = ("onnx", "openvino", "executorch")

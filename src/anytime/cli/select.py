@@ -4,7 +4,17 @@ from pathlib import Path
 from typing import Annotated
 
 import anytime
-from anytime.cli.app import DEVICES, THREADS_BY_IMAGE, Option, app, check_free, device_named, typer, use_threads
+from anytime.cli.app import (
+    DEVICES,
+    THREADS_BY_IMAGE,
+    Option,
+    app,
+    check_free,
+    device_named,
+    say_next,
+    typer,
+    use_threads,
+)
 from anytime.cli.evaluate import asked_of, data_of, prepared
 from anytime.network import name_of, weights_device
 from anytime.saving import load, save
@@ -39,4 +49,5 @@ def select_command(
     about = {key: asked[key] for key in ("data", "size", "fitted_on") if key in asked}
     save(selected, target, model=name_of(selected.config) or "selected", **about)
     kept = ", ".join(str(exit + 1) for exit in selected.selected)
-    print(f"Kept exits {kept} of {net.exits}. Wrote {target}; next: anytime evaluate {target}")
+    print(f"Kept exits {kept} of {net.exits}. Wrote {target}")
+    say_next("evaluate", target, "--budgets")

@@ -115,18 +115,25 @@ def total_macs(net: Network, size: int) -> int:
     return counter.get_total_flops() // 2
 
 
-def savings_table(curve: Curve, points: list[Budgeted], title: str) -> Any:
-    """The error at parts of the cost: all samples stop at the same exit, or easy ones leave early."""
-    table, full = (
-        _table(title, "of the cost", "all stop at the same exit", "easy ones leave early"),
-        curve.costs.macs[-1],
-    )
+def stops_table(curve: Curve, title: str) -> Any:
+    """The exit that each part of the cost is enough for, and its error."""
+    table = _table(title, "of the cost", "exit", "spent", "test error")
     for fraction in FRACTIONS:
         exit, error = curve.at(fraction)
-        early = min(points, key=lambda point: abs(point.cost - fraction * full))
         used = curve.costs.fractions[exit]
-        same = f"{error:.1%} (exit {exit + 1}, {used:.0%})" if used <= fraction else f"– (the first is at {used:.0%})"
-        table.add_row(f"{fraction:.0%}", same, f"{early.error:.1%} ({early.cost / full:.0%} on average)")
+        enough = used <= fraction
+        row = [str(exit + 1), f"{used:.0%}", f"{error:.1%}"] if enough else ["–", f"the first needs {used:.0%}", "–"]
+        table.add_row(f"{fraction:.0%}", *row)
+    return table
+
+
+def savings_table(curve: Curve, points: list[Budgeted], title: str) -> Any:
+    """The error at parts of the cost if easy samples leave early, and where they leave."""
+    table, full = _table(title, "of the cost", "left at the first exit", "spent", "test error"), curve.costs.macs[-1]
+    for fraction in FRACTIONS:
+        early = min(points, key=lambda point: abs(point.cost - fraction * full))
+        row = [f"{early.shares[0]:.0%}", f"{early.cost / full:.0%}", f"{early.error:.1%}"]
+        table.add_row(f"{fraction:.0%}", *row)
     return table
 
 

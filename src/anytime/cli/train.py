@@ -19,7 +19,9 @@ from anytime.cli.app import (
     device_named,
     draw_curves,
     drawing,
+    end_stopped,
     last_weights,
+    say_next,
     say_where,
     title_of,
     use_threads,
@@ -34,6 +36,7 @@ from anytime.errors import AnytimeError, check_integer
 from anytime.memory import keep_freed_memory
 from anytime.plotting import plot_learning
 from anytime.saving import trusted
+from anytime.training.checkpoint import has_checkpoint
 from anytime.training.fit import FitResult, fit
 from anytime.training.recipe import RECIPES
 from anytime.training.run_folder import read_run
@@ -155,8 +158,8 @@ def _run(
             **{name: asked[name] for name in FIT_OPTIONS if name in asked},
         )
     except KeyboardInterrupt:
-        if distributed.rank() == 0:
-            print(f"\nstopped; continue with: anytime train --output {folder} --resume", file=sys.stderr)
+        if distributed.rank() == 0 and has_checkpoint(folder):
+            end_stopped(f"{folder} keeps every step so far", "train", "--output", folder, "--resume")
         raise
     if distributed.rank() == 0:
         _show(result, folder, asked)
@@ -172,6 +175,10 @@ def _show(result: FitResult, folder: Path, asked: dict[str, Any]) -> None:
             draw_curves({scheme: folder}, {scheme: result.curve}, folder / "curve.png", title)
         plot_learning(result.history, folder / "learning.png", title)
     say_where(folder)
+    if result.curve is None or None in result.curve.errors:
+        say_next("evaluate", folder)
+    else:
+        say_next("evaluate", folder, "--budgets")
 
 
 def _check_resume(given: dict[str, Any], output: Path | None) -> None:

@@ -1,5 +1,6 @@
 """Plots that compare several runs: held predictions, lines, bars, and the inflation of EANNs."""
 
+from bisect import bisect_right
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from statistics import mean, stdev
@@ -16,56 +17,75 @@ def plot_held(
     dashed: Collection[str] = (),
     points: Collection[str] = (),
     panels: Mapping[str, Collection[str]] | None = None,
+    shared: bool = True,
+    logarithmic: bool | None = None,
 ) -> Path:
     """Draw error against budget: each prediction is held until the next one.
 
     Args:
-        curves: by name, costs and errors, once for each seed; of several seeds with the same costs, the mean and bars
-            of one standard deviation.
+        curves: by name, costs and errors, once for each seed; of several seeds the mean, with bars of one standard
+            deviation, or a band if their costs differ: then from where all of them have answered.
         path: the picture's file; its suffix determines the format.
         title: the title.
         dashed: names whose lines are thin and dashed.
         points: names that are drawn as points, without a line.
         panels: by title, the names of the curves in a panel; panels stand side by side with the same scales.
             Default: one panel with all of them. A name "title: rest" is shown as "rest".
+        shared: whether all panels have the same scales.
+        logarithmic: the vertical axis; None: if the largest error is more than four times the smallest one.
     """
     panels = panels or {"": list(curves)}
     size = (3.0 + 3.9 * len(panels), 4.8)
-    figure, axes = subplots(1, len(panels), figsize=size, sharex=True, sharey=True, squeeze=False)
-    end = 1.02 * max(max(costs) for seeds in curves.values() for costs, _ in seeds) / 1e6
+    figure, axes = subplots(1, len(panels), figsize=size, sharex=shared, sharey=shared, squeeze=False)
     for axis, (panel, names) in zip(axes[0], panels.items(), strict=True):
         shown = [name for name in curves if name in names]
+        scaled = list(curves) if shared else shown
+        costs = [cost / 1e6 for name in scaled for each, _ in curves[name] for cost in each]
+        begin, end = 0.0 if shared else 0.9 * min(costs), 1.02 * max(costs)
         for name, color in zip(shown, colors_of(shown), strict=True):
             label = name.removeprefix(f"{panel}: ")
             _held(axis, label, curves[name], color, end, name in dashed, name in points)
-        axis.set(xlabel="budget (million multiply-accumulates)", xlim=(0, end))
+        axis.set(xlabel="budget (million multiply-accumulates)", xlim=(begin, end))
         finish(axis, panel)
-    low, high = axes[0][0].get_ylim()
-    errors = [100 * error for seeds in curves.values() for _, each in seeds for error in each]
-    if min(errors) > 0 and max(errors) > 4 * min(errors):
-        axes[0][0].set(yscale="log", ylim=(0.9 * min(errors), 1.1 * max(errors)))
-        ticks = [digit * 10.0**power for power in range(-2, 3) for digit in (1, 2, 3, 5, 7)]
-        axes[0][0].set_yticks([tick for tick in ticks if low <= tick <= high or min(errors) <= tick <= max(errors)])
-        axes[0][0].yaxis.set_major_formatter("{x:g}")
-        axes[0][0].minorticks_off()
-    axes[0][0].set_ylabel("test error (%)")
+        errors = [100 * error for name in scaled for _, each in curves[name] for error in each]
+        wide = max(errors) > 4 * min(errors) if logarithmic is None else logarithmic
+        if min(errors) > 0 and wide:
+            _logarithmic(axis, min(errors), max(errors))
+        if axis is axes[0][0] or not shared:
+            axis.set_ylabel("test error (%, logarithmic)" if min(errors) > 0 and wide else "test error (%)")
     if title:
         figure.suptitle(title, x=0.01, ha="left", fontsize="large")
     return write(figure, path)
 
 
+def _logarithmic(axis: Any, low: float, high: float) -> None:
+    """A vertical axis with round numbers."""
+    axis.set(yscale="log", ylim=(0.9 * low, 1.1 * high))
+    digits = (1, 2, 3, 5, 7) if high > 8 * low else (1, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8, 9)
+    ticks = {digit * 10.0**power for power in range(-2, 3) for digit in digits}
+    axis.set_yticks(sorted(tick for tick in ticks if 0.9 * low <= tick <= 1.1 * high))
+    axis.yaxis.set_major_formatter("{x:g}")
+    axis.minorticks_off()
+
+
 def _held(axis: Any, name: str, seeds: Any, color: str, end: float, dashed: bool, points: bool) -> None:
     """One network's predictions as steps."""
     style = {"color": color, "linewidth": 1.2 if dashed else 1.9, "linestyle": "--" if dashed else "-"}
-    for i, (costs, means, deviations) in enumerate(_pooled(seeds)):
-        x, y = [cost / 1e6 for cost in costs], [100 * error for error in means]
-        label = name if i == 0 else None
-        if points:
-            axis.plot(x, y, "*", color="black", markersize=9, label=label, zorder=3)
-            continue
-        axis.step([*x, 1.02 * end], [*y, y[-1]], where="post", label=label, **style)
-        bars = [100 * deviation for deviation in deviations] if any(deviations) else None
+    if points:
+        for i, (costs, errors) in enumerate(seeds):
+            x, y = [cost / 1e6 for cost in costs], [100 * error for error in errors]
+            axis.plot(x, y, "*", color="black", markersize=9, label=name if i == 0 else None, zorder=3)
+        return
+    costs, means, deviations = _pooled(seeds)
+    x, y = [cost / 1e6 for cost in costs], [100 * error for error in means]
+    axis.step([*x, 1.02 * end], [*y, y[-1]], where="post", label=name, **style)
+    bars = [100 * deviation for deviation in deviations] if any(deviations) else None
+    if len({tuple(costs) for costs, _ in seeds}) == 1:
         axis.errorbar(x, y, bars, fmt="o", color=color, markersize=3, capsize=2, linewidth=1)
+    elif bars:
+        low, high = ([*(a + sign * b for a, b in zip(y, bars, strict=True))] for sign in (-1, 1))
+        band = {"step": "post", "color": color, "alpha": 0.2, "linewidth": 0}
+        axis.fill_between([*x, 1.02 * end], [*low, low[-1]], [*high, high[-1]], **band)
 
 
 def plot_inflation(bases: Sequence[float], path: str | Path, networks: int = 7) -> Path:
@@ -116,12 +136,14 @@ def plot_lines(
         x_name: the horizontal axis, with its unit.
         y_name: the vertical axis, with its unit.
         bottom: where the vertical axis begins.
-        linear_to: beyond this value, up and down, the vertical axis is logarithmic; a line marks 0.
+        linear_to: beyond this value, up and down, the vertical axis is logarithmic; lines mark it and 0.
     """
     figure, axis = subplots(figsize=(7, 4.4))
     if linear_to is not None:
         axis.set_yscale("symlog", linthresh=linear_to, linscale=1.5)
         axis.axhline(0, color="#555555", linewidth=1)
+        axis.axhline(linear_to, color="#555555", linewidth=1, linestyle=":")
+        y_name += f"\n(linear up to {linear_to:g}, logarithmic beyond)"
     gap = 0.012 * (max(x) - min(x))  # so that the bars of different lines stand beside each other
     for i, ((name, seeds), color) in enumerate(zip(lines.items(), colors_of(lines), strict=True)):
         means, deviations = _mean_and_deviation(list(zip(*seeds, strict=True)))
@@ -178,11 +200,17 @@ def plot_bars(
     return write(figure, path)
 
 
-def _pooled(seeds: Sequence[tuple[Sequence[float], Sequence[float]]]) -> list[tuple[Any, list[float], list[float]]]:
-    """Costs, mean errors and their deviations: of all seeds together if they have the same costs, or of each."""
-    if len({tuple(costs) for costs, _ in seeds}) == 1:
-        return [(seeds[0][0], *_mean_and_deviation(list(zip(*(errors for _, errors in seeds), strict=True))))]
-    return [(costs, *_mean_and_deviation([[error] for error in errors])) for costs, errors in seeds]
+def _pooled(seeds: Sequence[tuple[Sequence[float], Sequence[float]]]) -> tuple[list[float], list[float], list[float]]:
+    """Costs, mean errors and their deviations; each seed's error is held until its next one."""
+    begin = max(costs[0] for costs, _ in seeds)
+    costs = sorted({cost for each, _ in seeds for cost in each if cost >= begin})
+    held = [[_error_at(each, errors, cost) for each, errors in seeds] for cost in costs]
+    return costs, *_mean_and_deviation(held)
+
+
+def _error_at(costs: Sequence[float], errors: Sequence[float], budget: float) -> float:
+    """The error of the last prediction within a budget."""
+    return errors[bisect_right(costs, budget) - 1]
 
 
 def _mean_and_deviation(values: Sequence[Sequence[float]]) -> tuple[list[float], list[float]]:
