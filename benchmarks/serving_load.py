@@ -40,7 +40,7 @@ import anytime
 from anytime.inference.batch_times import measure_batches
 from anytime.serving.engine import OverloadedError
 from anytime.serving.model import saved_accuracy
-from anytime.serving.tables import Tables
+from anytime.serving.tables import make_tables
 
 DEADLINES = (0.025, 0.05, 0.1)
 FRESH = ("fixed", "fixed2", "litserve", "ray")
@@ -170,7 +170,7 @@ def percentile(values: list[float], share: float) -> float:
 def systems(folder: str, net: Any, best: int, options: dict[str, Any]) -> dict[str, Callable]:
     """How each system is started for a trace."""
     times = measure_batches(net, torch.zeros(1, 3, 32, 32), batches=(1, 2, 4, 8, 16, 32), repeats=5)
-    tables = Tables(times, saved_accuracy(Path(folder), net.exits) or [0.0] * net.exits, largest=32)
+    tables = make_tables(times, saved_accuracy(Path(folder), net.exits) or [0.0] * net.exits, largest=32)
 
     def fixed(asked: list[Asked], rank: int) -> FixedServer:
         trace = [Arrival(request.moment, request.moment + request.deadline) for request in asked]

@@ -22,7 +22,7 @@ from serving_optimum import Arrival, simulate
 
 from anytime.inference.batch_times import read_batch_times
 from anytime.serving.model import saved_accuracy
-from anytime.serving.tables import Tables
+from anytime.serving.tables import Tables, make_tables
 
 LOADS = (0.25, 0.5, 1, 1.5, 2, 3, 4, 5)
 
@@ -77,7 +77,7 @@ def main(folder: Path) -> None:
     times = read_batch_times(folder)[0]
     accuracy = saved_accuracy(folder, len(times.stages))
     assert accuracy is not None
-    tables = Tables(times, accuracy, largest=32)
+    tables = make_tables(times, accuracy, largest=32)
     last = tables.stages - 1
     rates = {batch: batch / seconds_to(tables, last, batch) for batch in tables.batches}
     batch = max(rates, key=rates.__getitem__)

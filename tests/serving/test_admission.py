@@ -11,10 +11,10 @@ from waiting import until
 
 import anytime
 from anytime.inference.batch_times import BatchTimes, Line
-from anytime.serving.admission import fits_first
+from anytime.serving.admission import worst_lateness
 from anytime.serving.engine import OverloadedError
 from anytime.serving.slowdown import Pace
-from anytime.serving.tables import Tables
+from anytime.serving.tables import make_tables
 
 LONG = 3600.0
 X = torch.zeros(1, 4)
@@ -130,9 +130,9 @@ def test_requests_that_fail_are_counted_as_such(gate):
     st.floats(0, 10),
 )
 def test_the_lateness_is_that_of_the_worst_first_exit_at_the_machines_pace(waiting, mean, spread, now):
-    tables = Tables(BatchTimes([Line(0.0, 1.0)], [Line(0.0, 0.0)]), [0.5], largest=4)
+    tables = make_tables(BatchTimes([Line(0.0, 1.0)], [Line(0.0, 0.0)]), [0.5], largest=4)
     samples, late = 0, []
     for deadline, size in waiting:
         samples += size
         late.append(now + mean * samples + spread * samples**0.5 - deadline)
-    assert fits_first(tables, Pace(mean, mean + spread), waiting, now) == pytest.approx(max(late))
+    assert worst_lateness(tables, Pace(mean, mean + spread), waiting, now) == pytest.approx(max(late))

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from anytime.inference.batch_times import BatchTimes, Line
 from anytime.serving.planning import enough, outcome, outcomes
 from anytime.serving.simulation import Arrival, poisson, simulate
-from anytime.serving.tables import Tables
+from anytime.serving.tables import make_tables
 
 STAGES, SECONDS = 5, 0.004
 
@@ -15,7 +15,7 @@ STAGES, SECONDS = 5, 0.004
 def tables(each=0.5):
     """Five stages of 4 ms; a batch of b takes 1 + each · (b − 1) times as long."""
     stage, head = (Line(seconds * (1 - each), seconds * each) for seconds in (SECONDS, 1e-4))
-    return Tables(BatchTimes([stage] * STAGES, [head] * STAGES), [0.5, 0.6, 0.7, 0.8, 0.9], largest=32)
+    return make_tables(BatchTimes([stage] * STAGES, [head] * STAGES), [0.5, 0.6, 0.7, 0.8, 0.9], largest=32)
 
 
 @settings(max_examples=40, deadline=None)

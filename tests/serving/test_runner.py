@@ -10,8 +10,8 @@ from torch import nn
 import anytime
 from anytime.inference.batch_times import BatchTimes, Line, sample_form
 from anytime.inference.policy import Policy
+from anytime.serving.flight import Task
 from anytime.serving.runner import FORMS, Batch, Runner, Settings
-from anytime.serving.scheduler import Task
 
 
 def runner_of(net, largest=4, policy=None):

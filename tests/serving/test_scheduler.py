@@ -8,13 +8,15 @@ from hypothesis import strategies as st
 from serving_optimum import Arrival, optimum, random_tables, random_trace, simulate
 
 from anytime.inference.batch_times import BatchTimes, Line
-from anytime.serving.scheduler import Scheduler, Task
-from anytime.serving.tables import Tables
+from anytime.serving import flight
+from anytime.serving.flight import Task
+from anytime.serving.scheduler import Scheduler
+from anytime.serving.tables import make_tables
 
 
 def tables(accuracy, seconds=1.0, largest=1, fixed=0.0, head=0.0):
     exits = len(accuracy)
-    return Tables(BatchTimes([Line(fixed, seconds)] * exits, [Line(0.0, head)] * exits), accuracy, largest)
+    return make_tables(BatchTimes([Line(fixed, seconds)] * exits, [Line(0.0, head)] * exits), accuracy, largest)
 
 
 def scheduler_of(known, *tasks):
@@ -158,3 +160,40 @@ def test_nearly_the_optimum():
 @pytest.mark.slow
 def test_nearly_the_optimum_on_200_traces():
     assert nearest_to_optimum(200) > 0.95
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 10**6), st.integers(2, 30))
+def test_rows_of_several_tasks_need_and_reserve_what_their_tasks_do(seed, count):
+    draw = random.Random(seed)
+    known = random_tables(draw)
+    tasks = scheduler_of(known).flight
+    for i in range(count):
+        stage = max(0, draw.randint(-5, known.stages - 1))
+        tasks.add(Task(i, draw.uniform(0.001, 0.1), stage=stage, exit=stage - 1))
+    single, grouped = tasks._one_by_one(0), tasks._grouped(0)  # a row each: the same plan
+    assert (grouped.step, grouped.deadlines, grouped.waiting) == (1, single.deadlines, single.waiting)
+    for price in (0, 7, 15):
+        assert grouped.needs(price) == pytest.approx(single.needs(price))
+    assert grouped.reserved[:-1] == pytest.approx(single.reserved[1:])  # those of the row count too
+
+
+def rush(planned_singly, monkeypatch):
+    """The sum of accuracies of a rush with some 200 requests in flight, of which so many are planned one by one."""
+    monkeypatch.setattr(flight, "SINGLE", planned_singly)
+    draw, sums = random.Random(0), 0.0
+    for exits in (4, 9, 27):
+        accuracy = [0.4 + 0.5 * (1 - 0.8 ** (e * 27 / exits)) for e in range(exits)]
+        known = tables(accuracy, seconds=draw.uniform(0.5, 1.5) / exits, largest=16, fixed=0.2 / exits)
+        trace, moment = [], 0.0
+        for _ in range(500):
+            moment += draw.expovariate(3)
+            trace.append(Arrival(moment, moment + draw.choice([40, 80, 160])))
+        sums += sum(known.accuracy[exit] for exit in simulate(known, trace, random.Random(0)) if exit is not None)
+    return sums
+
+
+def test_plans_of_groups_gain_as_much_as_plans_of_single_requests(monkeypatch):
+    singly, grouped = rush(10**6, monkeypatch), rush(64, monkeypatch)
+    assert grouped != singly, "some plans are made of groups"
+    assert grouped > 0.99 * singly

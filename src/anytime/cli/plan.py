@@ -37,7 +37,7 @@ def plan(
     """
     from anytime.serving.model import Model, saved_accuracy
     from anytime.serving.planning import MOST_ENGINES, enough, outcome, outcomes, times_of
-    from anytime.serving.tables import Tables
+    from anytime.serving.tables import make_tables
 
     limit = check_number("--deadline, in seconds,", seconds(deadline), above=0)
     check_number("--rate", rate, above=0)
@@ -47,7 +47,7 @@ def plan(
     model = Model.of(run, None, None, None, None, backend)
     measured = saved_accuracy(run, len(model.accuracy)) is not None
     times = times_of(model, threads, largest=32)
-    tables = Tables(times, model.accuracy, 32, every=model.policy is not None)
+    tables = make_tables(times, model.accuracy, 32, every=model.policy is not None)
     options: dict[str, Any] = {"requests": requests, "queue": queue}
     if engines is None:
         found = outcomes(tables, rate, limit, measured, tolerate, **options)

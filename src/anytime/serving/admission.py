@@ -1,4 +1,4 @@
-"""Who is taken: only those whose first exit fits, with that of everyone who is waiting already."""
+"""Admission control: accept a request only if every waiting first exit can meet its deadline."""
 
 from collections.abc import Sequence
 from math import inf, sqrt
@@ -25,7 +25,7 @@ class Bounds(NamedTuple):
     seconds: float
 
 
-def fits_first(tables: Tables, slow: SlowDown | Pace, waiting: Sequence[tuple[float, int]], now: float) -> float:
+def worst_lateness(tables: Tables, slow: SlowDown | Pace, waiting: Sequence[tuple[float, int]], now: float) -> float:
     """By how many seconds the worst of the first exits would be late, earliest deadline first; at most 0 if none is.
 
     Args:
@@ -61,7 +61,7 @@ def lateness(tables: Tables, pace: Pace, waiting: Sequence[tuple[float, int]], n
         now: the time.
         busy: whether a stage may be running.
     """
-    return fits_first(tables, pace, waiting, now + (busy_for(tables, pace) if busy else 0.0))
+    return worst_lateness(tables, pace, waiting, now + (busy_for(tables, pace) if busy else 0.0))
 
 
 def check_bounds(bounds: Bounds, requests: int, bytes: int, seconds: float) -> None:

@@ -23,7 +23,7 @@ from anytime.serving.model import Model
 from anytime.serving.request import Answer, Request, settle
 from anytime.serving.runner import Event
 from anytime.serving.slowdown import Ahead
-from anytime.serving.tables import Tables
+from anytime.serving.tables import make_tables
 from anytime.serving.watch import Watch, close_at_exit
 from anytime.serving.worker import Add
 
@@ -107,7 +107,7 @@ class Engine:
         news = (self._heard, self._died, self._joined)
         self._crew = Crew(self.model, processes, threads, spare, queue, max_batch, *news, loop)
         settings = self._crew.settings
-        self._tables = Tables(settings.times, settings.accuracy, max_batch, every=settings.policy is not None)
+        self._tables = make_tables(settings.times, settings.accuracy, max_batch, every=settings.policy is not None)
         self._exits = [0] * len(settings.accuracy)
         self.times: BatchTimes = settings.times
         stage, nbytes = self._tables.longest_stage, sum(tensor.nbytes for tensor in tensors_of(self.model.example))

@@ -17,7 +17,7 @@ from anytime.inference.policy import FILE as POLICY
 from anytime.inference.policy import Policy
 from anytime.inputs import as_input, like_weights
 from anytime.network import Network, tensors_of
-from anytime.serving.tables import check_accuracy
+from anytime.serving.tables import rising_accuracy
 
 
 class Source(NamedTuple):
@@ -77,7 +77,7 @@ class Model:
             raise AnytimeError(f"the policy is for a network of {len(policy.temperatures)} exits, not of {exits}")
         if accuracy is None:
             accuracy = saved_accuracy(folder, exits) or [(exit + 1) / exits for exit in range(exits)]
-        check_accuracy(accuracy, exits)
+        rising_accuracy(accuracy, exits)
         times = [profile] if profile is not None else read_batch_times(source.times_folder) if source else []
         if example is None:
             example = like_weights(network, torch.zeros(1, *network.input_shape()))

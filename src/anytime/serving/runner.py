@@ -13,8 +13,9 @@ from anytime.inference.batch_times import BatchTimes, sample_form
 from anytime.inference.policy import Policy, Scorer
 from anytime.inputs import device_of
 from anytime.network import clone_tensors, tensors_of
-from anytime.serving.scheduler import Decision, Scheduler, Task
-from anytime.serving.tables import Tables
+from anytime.serving.flight import Task
+from anytime.serving.scheduler import Decision, Scheduler
+from anytime.serving.tables import Tables, make_tables
 
 FORMS = 64
 """Tables of so many shapes of inputs are kept: clients may choose shapes, and memory is finite."""
@@ -104,14 +105,14 @@ class Runner:
 
     def _know(self, form: Hashable, x: Any, size: int) -> None:
         """Tables for inputs of a form; of one that was not measured by its number of elements."""
-        unused = [other for other in self.known if other not in self.scheduler.forms]
+        unused = [other for other in self.known if other not in self.scheduler.flight.forms]
         for other in unused[: max(len(self.known) + 1 - FORMS, 0)]:
             del self.known[other]
         settings, kind = self.settings, self.settings.times.kind
         elements = sum(tensor.numel() for tensor in tensors_of(x)) / size
         measured = sum(prod(shape) for _, shape in kind.inputs) if kind is not None else elements
         times = settings.times.scaled(elements / max(measured, 1))
-        self.known[form] = Tables(times, settings.accuracy, settings.largest, every=settings.policy is not None)
+        self.known[form] = make_tables(times, settings.accuracy, settings.largest, every=settings.policy is not None)
 
     def add(self, id: int, x: Any, deadline: float, streams: bool = False) -> None:
         """Take a request up."""
@@ -195,9 +196,9 @@ class Runner:
         self.scheduler.ran(tasks, self.since - begun)
         exit = self.exits[stage]
         for task in batch.tasks:
-            task.stage, task.work.batch = stage + 1, batch
+            task.work.batch = batch
             if exit is not None:
-                task.exit, task.work.logits = exit, None
+                task.work.logits = None
         if exit is not None:
             try:
                 self._look(batch.tasks)
@@ -238,8 +239,7 @@ class Runner:
             # What is left to gain for this sample, compared with the average one at this exit.
             doubt, left = 1 - self._tables(task.form).accuracy[task.exit], 1 - score
             if isfinite(left):  # numbers that are too large for the network give none
-                task.weight = min(max(left / max(doubt, 1e-3), 0.1), 4.0)
-                task.shift = self._tables(task.form).shift(task.weight)
+                self.scheduler.flight.weigh(task, min(max(left / max(doubt, 1e-3), 0.1), 4.0))
 
     def _answer(self, tasks: Sequence[Task]) -> None:
         begun = self.clock()
@@ -285,9 +285,9 @@ class Runner:
                 reason = f"{type(error).__name__}: {error}"
                 self.news.append(Event(task.id, "failed", stopped_by=reason, moment=self.clock()))
             else:
+                self.scheduler.remove(task)
                 task.stage, task.exit = 0, -1
                 task.work.batch = task.work.logits = task.work.scorer = None
-                self.scheduler.remove(task)
                 alone = (task.form, task.id)  # shares no batch from now on
                 self.known[alone] = self.known[task.form]
                 task.form = alone

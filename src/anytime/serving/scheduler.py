@@ -1,44 +1,67 @@
-"""What to do at a stage boundary: one decision, a function of the time and the requests in flight alone."""
+"""What to do at a stage boundary.
 
-from bisect import bisect_right, insort
-from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+**Given** requests i = 1 … n in flight, in the order of their deadlines d_i, each after s_i stages; τ_k(b), the seconds
+of stage k for a batch of b, as a distribution; a_e, the accuracy of exit e, which answers after its head.
+
+**Wanted** at every stage boundary: which batch runs its next stage, and who is answered now, so that the sum of the
+accuracies of all answers is largest and nobody who was admitted is late, but for one stage in twenty.
+
+**Method** The plan is the lowest price λ, in accuracy per second, at which all are in time if each request takes the
+ways that gain at least λ; where a group of early deadlines is what limits it, those after them have a lower price of
+their own. Of the planned next stages the one runs that gains most per second, unless the plan of an earlier deadline or
+a first exit would not survive it. Who cannot reach another exit after that stage is answered before it.
+
+**Symbols**
+
+| symbol | name | what it is |
+|---|---|---|
+| d_i, s_i, w_i | ``deadline``, ``stage``, ``weight`` | of a ``Task``; w_i multiplies what going on gains |
+| | ``place`` | stage and form: those at one place can share a batch; their queue has the earliest first |
+| τ_k(b) | ``seconds`` | as measured when nothing else ran |
+| | ``mean``, ``high``, ``safe`` | a second on the machine now: mean, 95th percentile, twice as far (``SlowDown``) |
+| a_e | ``accuracy`` | of an exit, on held-out data; rising |
+| | way, ``slope`` | from a stage to a deeper exit on the upper hull of accuracy over time; gain per second |
+| | ``level`` | of a batch, by which slopes and seconds are tabulated |
+| λ | ``price`` | a slope, as an index: 0 is infinite (first exits only), higher ones are lower prices |
+| | ``shift`` | by how many prices the price of a request differs, for its weight w_i |
+| N_i(λ) | ``needs`` | seconds of the ways that request i takes at a price, and of the head that answers |
+| | row | one request if there are few, else a group with neighboring deadlines (``Rows``) |
+| L_i | ``left`` | seconds to d_i, in those that were measured, less room for one long piece |
+| | ``first``, ``later``, ``cut`` | the price up to the group that limits it, the price after it, the first task there |
+| | ``slack`` | before each row, the least L_j - Σ N up to j: so long can the rows before it be put off |
+| | ``delay`` | so long can the first exits of those that wait be put off |
+| | ``reserved`` | seconds of the heads that answer earlier deadlines |
+
+A price is feasible if Σ_{j ≤ i} N_j(λ) ≤ L_i for all i: earliest deadline first is in time if anything is.
+
+**State that outlives a decision**
+
+| name | why |
+|---|---|
+| ``flight`` | what is in flight, kept in order: sorting it at each decision would take longer than a stage |
+| ``slow`` | how fast the machine is, which only stages that have run can tell |
+| ``usual`` | the mean batch: the share of a batch's time that a request needs depends on the batches to come |
+| ``_prices`` | where the search for the prices begins; what it finds does not depend on it |
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, chain, compress, count
 from math import inf
-from operator import attrgetter
-from typing import Any
+from operator import gt, not_, sub
+from typing import NamedTuple
 
-from anytime.serving.admission import fits_first
+from anytime.serving.admission import worst_lateness
+from anytime.serving.flight import Flight, Place, Rows, Task, by_deadline, by_key
 from anytime.serving.slowdown import SlowDown
 from anytime.serving.tables import PRICES, Tables
 
 TOGETHER = 4
 """Answers that are due within so many stages from now are given together."""
 
-by_deadline = attrgetter("deadline")
-
-
-@dataclass(slots=True, eq=False)
-class Task:
-    """A request in flight, as the scheduler sees it."""
-
-    id: int
-    deadline: float
-    """The moment by which its answer must be ready."""
-    form: Hashable = None
-    """Only tasks of the same form can share a batch."""
-    size: int = 1
-    """Number of samples."""
-    stage: int = 0
-    """Number of stages that it has been through."""
-    exit: int = -1
-    """The latest exit that it has reached."""
-    weight: float = 1.0
-    """What going on is worth for it, compared with the average sample: less if an exit was sure of it."""
-    shift: int = 0
-    """The same in prices, see ``Tables.shift``."""
-    work: Any = None
-    """What the runner keeps of it: its input, batch and latest logits."""
+Places = dict[Place, list[Task]]
+"""Tasks by place, at each the earliest deadline first."""
 
 
 @dataclass(slots=True)
@@ -49,14 +72,19 @@ class Decision:
     run: Sequence[Task] = ()
 
 
+class Plan(NamedTuple):
+    """Who goes on, and how long everything else can be put off."""
+
+    going: Places
+    """Those whose next stage is planned."""
+    resting: Places
+    """The others."""
+    slack: list[float]
+    delay: float
+
+
 class Scheduler:
     """Decides at every stage boundary. Knows times only as they are passed to it.
-
-    Each request is worth the accuracy of the exit that answers it. The plan for those in flight is found in the order
-    of their deadlines, with the time that is left until each: the lowest common price, in accuracy per second, at which
-    everybody is in time. Where a group of early deadlines is what limits it, those after them have a price of their
-    own. Of the planned next stages the one runs that gains most per second, unless the plan of an earlier deadline
-    would not survive it.
 
     Args:
         tables: by form: times and gains.
@@ -65,86 +93,244 @@ class Scheduler:
 
     def __init__(self, tables: Callable[[Hashable], Tables], largest: int) -> None:
         self.tables, self.largest = tables, largest
-        self.tasks: list[Task] = []
-        """Those in flight, earliest deadline first."""
-        self.slow = SlowDown()
+        self.flight, self.slow = Flight(tables), SlowDown()
         self.usual = 1.0
         """The running mean of the batches."""
-        self.forms: Counter[Hashable] = Counter()
-        """How many tasks there are of each form."""
-        self._through = False  # whether a task may have been through all stages
-        self._sized = 0  # how many tasks have more than one sample
-        self._delay = inf  # how long the first exits of those that wait could be put off at the latest decision
-        self._resting: list[Task] = []  # those that the latest plan takes no further
-        self._prices = [1, 1]  # the latest, of the first group of deadlines and of those after it
+        self._prices = 1, 1
+
+    @property
+    def tasks(self) -> list[Task]:
+        """Those in flight, earliest deadline first."""
+        return self.flight.tasks
 
     def add(self, task: Task) -> None:
         """Take a task up."""
-        insort(self.tasks, task, key=by_deadline)
-        self.forms[task.form] += 1
-        self._sized += task.size > 1
+        self.flight.add(task)
 
     def remove(self, task: Task) -> None:
         """Drop a task: it is answered, failed or cancelled."""
-        self.tasks.remove(task)
-        self.forms[task.form] -= 1
-        if not self.forms[task.form]:
-            del self.forms[task.form]
-        self._sized -= task.size > 1
+        self.flight.remove(task)
 
     def ran(self, tasks: Sequence[Task], seconds: float) -> None:
-        """Learn from a stage that has run, before the tasks are moved on."""
+        """Move tasks on by the stage that they have been through, and learn from the seconds that it took."""
         tables, stage = self.tables(tasks[0].form), tasks[0].stage
-        size = len(tasks) if not self._sized else sum(task.size for task in tasks)
+        size = self.flight.samples(tasks)
         self.slow.note(tables.seconds(stage, size), seconds)
         self.usual += 0.1 * (size - self.usual)
-        self._through = self._through or stage + 1 == tables.stages
+        self.flight.move(tasks, tasks[0].exit + (tables.times.heads[stage] is not None))
 
     def decide(self, now: float) -> Decision:
         """What to do at this moment; nothing if no task is in flight."""
-        if not self.tasks:
+        flight = self.flight
+        if not flight.tasks:
             return Decision()
-        if len(self.tasks) == 1:
-            return self._alone(self.tasks[0], now)
-        over = self._stopping(now, ())
+        if len(flight.tasks) == 1:
+            return self._alone(flight.tasks[0], now)
+        level = self.tables(flight.tasks[0].form).level(min(self.usual, len(flight.tasks)))
+        rows = flight.rows(level)
+        over = self._stopping(rows, now, ())
         if over:
-            return Decision(answer=over)
-        run, after = self._in_time(self._choose(now), now)
-        # Those that could not reach another exit after this stage are answered before it.
-        lost = self._stopping(after, run)
-        if lost:
-            lost += self._answered_together(lost, after + TOGETHER * (after - now))
-        return Decision(lost, run if not lost or self._can_wait(run, after, now, lost) else ())
-
-    def _answered_together(self, lost: list[Task], until: float) -> list[Task]:
-        """Others at the exits of those that are answered which are due soon and which the plan takes no further.
-
-        One head for many costs little more than for one.
-        """
-        places = {(task.stage, task.form) for task in lost}
-        due = self._resting[: bisect_right(self._resting, until, key=by_deadline)]
-        return [task for task in due if (task.stage, task.form) in places and task not in lost]
+            return Decision(_in_order(over))
+        plan = self._plan(rows, level, now)
+        run, after = self._in_time(self._best(plan, rows, now), now)
+        lost = self._stopping(rows, after, run)
+        if not lost:
+            return Decision(run=run)
+        self._answered_together(plan, lost, after + TOGETHER * (after - now))
+        return Decision(_in_order(lost), run if self._can_wait(rows, plan, run, after, now, lost) else ())
 
     def _alone(self, task: Task, now: float) -> Decision:
         """What to do if there is one task only: go on as long as another exit is in time."""
         tables, stage = self.tables(task.form), task.stage
-        self._through = False
         if task.exit >= 0 and (stage == tables.stages or now + self.slow.safe * tables.next[stage] > task.deadline):
             return Decision(answer=[task])
         return Decision(run=[task])
 
-    def _can_wait(self, run: list[Task], after: float, now: float, lost: list[Task]) -> bool:
+    # Who is answered
+
+    def _stopping(self, rows: Rows, now: float, running: Iterable[Task]) -> Places:
+        """Tasks with an exit that cannot reach another one in time if nothing else happens before a moment.
+
+        The answers of those with earlier deadlines come before their own; those at one place are given together.
+        """
+        flight, mean, safe, step = self.flight, self.slow.mean, self.slow.safe, rows.step
+        known = {form: self.tables(form) for form in flight.forms}
+        stopping, reach = Places(), now
+        for form, tables in known.items():
+            reach = max(reach, now + safe * tables.longest_next)
+            through = flight.queues.get((tables.stages, form))
+            if through:
+                stopping[tables.stages, form] = list(through)
+        busy = None
+        due = bisect_right(rows.deadlines, reach + mean * rows.reserved[-1])  # nobody after these is concerned
+        for row, (deadline, reserved) in enumerate(zip(rows.deadlines[:due], rows.reserved[:due], strict=True)):
+            if deadline > reach + mean * reserved:
+                continue
+            begin = now + mean * reserved
+            for task in flight.tasks[row * step : (row + 1) * step]:
+                if task.exit < 0:
+                    continue
+                tables, stage = known[task.form], task.stage
+                if begin + safe * tables.next[stage] > task.deadline and stage < tables.stages:
+                    busy = set(running) if busy is None else busy
+                    if task not in busy:
+                        stopping.setdefault(task.place, []).append(task)
+        return stopping
+
+    def _answered_together(self, plan: Plan, lost: Places, until: float) -> None:
+        """Add other tasks at the exits of those that are answered which are due soon and will not go deeper.
+
+        One head for many costs little more than for one.
+        """
+        for place in lost if plan.going else ():
+            resting = plan.resting.get(place, [])
+            due = resting[: bisect_right(resting, until, key=by_deadline)]
+            others = set(lost[place]).difference(due)
+            lost[place] = sorted([*due, *others], key=by_key) if others else due
+
+    def _can_wait(self, rows: Rows, plan: Plan, run: list[Task], after: float, now: float, lost: Places) -> bool:
         """Whether a batch can run after some answers without another decision: nobody would be late."""
-        heads = {(task.stage, task.form): self.tables(task.form).answer[task.stage] for task in lost}
-        held = sum(line.fixed for line in heads.values())
-        held += sum(heads[task.stage, task.form].each * task.size for task in lost)
-        tables, stage = self.tables(run[0].form), run[0].stage
-        after += self.slow.safe * held
-        if run[0].exit >= 0 and after - now > self._delay:
+        heads = [(self.tables(form).answer[stage], tasks) for (stage, form), tasks in lost.items()]
+        after += self.slow.safe * sum([head.at(self.flight.samples(tasks)) for head, tasks in heads])
+        if run[0].exit >= 0 and after - now > plan.delay:
             return False
-        head = tables.answer[min(stage + 1, tables.stages)].at(sum([task.size for task in run]))
-        in_time = after + self.slow.mean * head <= min([task.deadline for task in run])
-        return in_time and not self._stopping(after, [*run, *lost])
+        tables, stage = self.tables(run[0].form), run[0].stage
+        head = tables.answer[min(stage + 1, tables.stages)].at(self.flight.samples(run))
+        if after + self.slow.mean * head > min([task.deadline for task in run]):
+            return False
+        return not self._stopping(rows, after, [*run, *(task for tasks in lost.values() for task in tasks)])
+
+    # The prices, and who goes on at them
+
+    def _plan(self, rows: Rows, level: int, now: float) -> Plan:
+        """The lowest prices at which all are in time."""
+        tasks = self.flight.tasks
+        # Planned at the 95th percentile: the mean, and room for the deviation of a longest piece.
+        longest = max(
+            [self.tables(t.form).needs_of(level, t.stage, t.shift)[-1] * t.size for t in (tasks[0], tasks[-1])]
+        )
+        scale = 1 / self.slow.mean
+        gone = now * scale + (self.slow.high - self.slow.mean) * longest * scale
+        left = [deadline * scale - gone for deadline in rows.deadlines]
+        first, end = _lowest_price(rows.needs, left, self._prices[0])
+        planned, later = rows.needs(first), first
+        if end < len(left):
+            spent, after = sum(planned[:end]), max(self._prices[1], first)
+            later, _ = _lowest_price(lambda price: rows.needs(price)[end:], left[end:], after, spent)
+            planned[end:] = rows.needs(later)[end:]
+        self._prices = first, later
+        slack = list(accumulate(map(sub, left, accumulate(planned)), min, initial=inf))
+        cut = tasks[end * rows.step].key if end < len(left) else (inf, 0)
+        return Plan(*self._divided(level, first, later, cut), slack, self._delay(rows, now))
+
+    def _divided(self, level: int, first: int, later: int, cut: tuple[float, int]) -> tuple[Places, Places]:
+        """Those that wait and those that take a way at their price, which changes at the key ``cut``, the places in the
+        order of their deadlines; and the others.
+        """
+        going, resting = Places(), Places()
+        for place, queue in self.flight.queues.items():
+            stage, form = place
+            tables = self.tables(form)
+            least = tables.goes_from[level][stage]
+            if stage < tables.first:
+                going[place] = queue
+                continue
+            if tables.every:  # weights come from exits that were looked at
+                goes = [_goes(first if task.key < cut else later, task.shift, least) for task in queue]
+                on, off = list(compress(queue, goes)), list(compress(queue, map(not_, goes)))
+            else:
+                begin = 0 if first >= least else bisect_left(queue, cut, key=by_key) if later >= least else len(queue)
+                on, off = queue[begin:], queue[:begin]
+            if on:
+                going[place] = on
+            if off:
+                resting[place] = off
+        return _sorted(going), resting
+
+    def _delay(self, rows: Rows, now: float) -> float:
+        """By how long first exits can be put off; with room for a stage: admission counts with one that is running."""
+        waiting = [
+            (deadline, round(samples))
+            for deadline, samples in zip(rows.deadlines, rows.waiting, strict=True)
+            if samples
+        ]
+        if not waiting:
+            return inf
+        tables = self.tables(self._waiting_first().form)
+        return -worst_lateness(tables, self.slow, waiting, now) - self.slow.high * tables.longest_stage.at(self.usual)
+
+    def _waiting_first(self) -> Task:
+        """Of those without an exit the one with the earliest deadline."""
+        return min([queue[0] for queue in self.flight.queues.values() if queue[0].exit < 0], key=by_key)
+
+    # The batch that runs
+
+    def _best(self, plan: Plan, rows: Rows, now: float) -> list[Task]:
+        """The group that gains most per second, leaving the plan of earlier deadlines and every first exit."""
+        # If no request can reach its next planned exit, any runs that can go on.
+        groups = plan.going or _sorted(self.flight.queues)
+        best, most, high = None, -1.0, self.slow.high
+        for members in groups.values():
+            task = members[0]
+            tables = self.tables(task.form)
+            # Every request gets a first exit, sooner or later, so the gain counted is that of the stages after it.
+            stage, run = task.stage if task.exit >= 0 else tables.first, self._fill(members)
+            gain, size = self._gain(tables, stage, run)
+            if gain <= most:
+                continue
+            if task.exit >= 0 and (late := self._too_early(members, now)):
+                run = self._fill(members[late:])
+                gain, size = self._gain(tables, stage, run)
+            if gain <= most:
+                continue
+            slack = plan.slack[self.flight.index(task) // rows.step] if plan.going else inf
+            seconds = high * tables.seconds(task.stage, size)
+            # The plan counts with each sample's share of a batch's time.
+            if seconds <= slack * size and (task.exit < 0 or seconds <= plan.delay):
+                best, most = run, gain
+        if best is not None:
+            return best
+        if plan.delay < inf:  # too late for anything else
+            return self._fill(self.flight.queues[self._waiting_first().place])
+        return self._fill(next(iter(groups.values())))  # that of the earliest deadline
+
+    def _gain(self, tables: Tables, stage: int, run: list[Task]) -> tuple[float, int]:
+        """Accuracy per second of the way of a batch from a stage, and its size."""
+        size = self.flight.samples(run)
+        worth = sum([task.weight * task.size for task in run]) if tables.every else size
+        return tables.slopes[tables.levels[size]][stage] * worth, size
+
+    def _too_early(self, tasks: list[Task], now: float) -> int:
+        """How many of a queue are due before the end of their way, if the others take it together; not the last one.
+
+        The earlier a deadline, the sooner it is left out.
+        """
+        tables, stage = self.tables(tasks[0].form), tasks[0].stage
+        mean, ways, size = self.slow.mean, tables.way_seconds, self.flight.samples(tasks)
+        begin = 0
+        if size == len(tasks) > self.largest:  # as long as a largest batch is left, all take equally long
+            full = now + mean * ways[tables.level(self.largest)][stage] * self.largest
+            begin = min(bisect_left(tasks, full, key=by_deadline), size - self.largest + 1)
+            if begin <= size - self.largest:
+                return begin
+            size -= begin
+        for i in range(begin, len(tasks)):
+            batch = min(size, self.largest)
+            if now + mean * ways[tables.level(batch)][stage] * batch <= tasks[i].deadline:
+                return i
+            size -= tasks[i].size
+        return len(tasks) - 1
+
+    def _fill(self, tasks: list[Task]) -> list[Task]:
+        """As many of the tasks, in their order, as the largest batch holds."""
+        if not self.flight.sized:
+            return tasks[: self.largest]
+        chosen, size = [], 0
+        for task in tasks:
+            if size + task.size <= self.largest:
+                chosen.append(task)
+                size += task.size
+        return chosen
 
     def _in_time(self, run: list[Task], now: float) -> tuple[list[Task], float]:
         """The batch without those for which it would take too long, and when it ends.
@@ -154,7 +340,7 @@ class Scheduler:
         tables, stage = self.tables(run[0].form), run[0].stage
         head = tables.times.heads[stage]
         while True:
-            size = sum([task.size for task in run])
+            size = self.flight.samples(run)
             after = now + self.slow.safe * tables.seconds(stage, size)
             answered = after if head is None else after + self.slow.mean * head.at(size)
             enough = [task for task in run if task.deadline >= answered]
@@ -167,181 +353,44 @@ class Scheduler:
             else:
                 run = run[: len(run) // 2]
 
-    def _stopping(self, now: float, running: Sequence[Task]) -> list[Task]:
-        """Tasks with an exit that cannot reach another one in time if nothing else happens before a moment."""
-        stopping, reserved, mean, safe = [], 0.0, self.slow.mean, self.slow.safe
-        known = {form: self.tables(form) for form in self.forms}
-        # Nobody with a later deadline than this is concerned.
-        longest, held = max([t.longest for t in known.values()]), max([t.most_held for t in known.values()])
-        reach = now + safe * longest + mean * len(self.tasks) * held
-        seen = set()
-        for task in self.tasks:
-            if task.deadline > reach and not self._through:
-                break
-            if task.exit < 0:
-                continue
-            tables, stage = known[task.form], task.stage
-            late = now + mean * reserved + safe * tables.next[stage] > task.deadline
-            if stage == tables.stages or (late and task not in running):
-                stopping.append(task)
-            # The answers of those with earlier deadlines come before its own; those at one exit are given together.
-            fixed, each = tables.answer[stage]
-            reserved += each * task.size
-            if stage not in seen:
-                seen.add(stage)
-                reserved += fixed
-        self._through = False
-        return stopping
 
-    def _rows(self) -> list[list[float]]:
-        """What each task needs at each price, in seconds."""
-        batch = min(self.usual, len(self.tasks))
-        if len(self.forms) == 1:
-            tables = self.tables(self.tasks[0].form)
-            level = tables.level(batch)
-            plain = tables.demand(level)
-            rows = [
-                plain[task.stage] if not task.shift else tables.demand(level, task.shift)[task.stage]
-                for task in self.tasks
-            ]
-        else:
-            every = [(self.tables(task.form), task) for task in self.tasks]
-            rows = [tables.demand(tables.level(batch), task.shift)[task.stage] for tables, task in every]
-        if self._sized:
-            rows = [[seconds * task.size for seconds in row] for row, task in zip(rows, self.tasks, strict=True)]
-        return rows
-
-    def _choose(self, now: float) -> list[Task]:
-        """The batch whose next stage runs."""
-        tasks = self.tasks
-        rows = self._rows()
-        # Planned at the 95th percentile: the mean, and room for the deviation of a longest piece.
-        scale = 1 / self.slow.mean
-        room = (self.slow.high - self.slow.mean) * max(rows[0][-1], rows[-1][-1]) * scale
-        gone = now * scale + room
-        left = [task.deadline * scale - gone for task in tasks]
-        first, end, spent = _price(rows, left, 0, 0.0, self._prices[0])
-        later = _price(rows, left, end, spent, max(self._prices[1], first))[0] if end < len(tasks) else first
-        self._prices = [first, later]
-        groups: dict[Any, list[Task]] = {}
-        resting = self._resting = list[Task]()
-        spare: dict[Any, float] = {}
-        total, least, single = 0.0, inf, len(self.forms) == 1
-        for i, (task, row, time_left) in enumerate(zip(tasks, rows, left, strict=True)):
-            needed = row[first if i < end else later]
-            if needed > row[0] or task.exit < 0:
-                key = task.stage if single else (task.stage, task.form)
-                members = groups.get(key)
-                if members is None:
-                    groups[key], spare[key] = [task], least
-                else:
-                    members.append(task)
-            else:
-                resting.append(task)
-            total += needed
-            if time_left - total < least:
-                least = time_left - total
-        if not groups:  # no request can reach its next planned exit: run any that can go on
-            resting.clear()
-            for task in tasks:
-                key = task.stage if single else (task.stage, task.form)
-                groups.setdefault(key, []).append(task)
-            spare = dict.fromkeys(groups, inf)
-        return self._best(groups, spare, now)
-
-    def _best(self, groups: dict[Any, list[Task]], spare: dict[Any, float], now: float) -> list[Task]:
-        """The group that gains most per second, leaving the plan of earlier deadlines and every first exit."""
-        waiting = [task for task in self.tasks if task.exit < 0]
-        delay = inf
-        if waiting:
-            tables, entries = self.tables(waiting[0].form), [(task.deadline, task.size) for task in waiting]
-            # With room for a stage: admission counts with one that is running.
-            delay = -fits_first(tables, self.slow, entries, now) - self.slow.high * tables.longest_stage.at(self.usual)
-        self._delay = delay
-        best, most, high = None, -1.0, self.slow.high
-        for key, members in groups.items():
-            task = members[0]
-            tables = self.tables(task.form)
-            # Every request gets a first exit, sooner or later, so the gain counted is that of the stages after it.
-            stage, run = task.stage if task.exit >= 0 else tables.first, self._fill(members)
-            gain, size = self._gain(tables, stage, run)
-            if gain > most and task.exit >= 0 and len(reaching := self._reaching(members, now)) < len(members):
-                run = self._fill(reaching)
-                gain, size = self._gain(tables, stage, run)
-            if gain <= most:
-                continue
-            seconds = high * tables.seconds(task.stage, size)
-            # The plan counts with each sample's share of a batch's time.
-            if seconds <= spare[key] * size and (task.exit < 0 or seconds <= delay):
-                best, most = run, gain
-        if best is not None:
-            return best
-        if waiting and delay < inf:  # too late for anything else
-            first = waiting[0]
-            return self._fill([task for task in waiting if (task.stage, task.form) == (first.stage, first.form)])
-        return self._fill(next(iter(groups.values())))  # that of the earliest deadline
-
-    def _gain(self, tables: Tables, stage: int, run: list[Task]) -> tuple[float, int]:
-        """Accuracy per second of the way of a batch from a stage, and its size."""
-        size = len(run) if not self._sized else sum([task.size for task in run])
-        # Weights come from exits that were looked at.
-        worth = sum([task.weight * task.size for task in run]) if tables.every else size
-        return tables.slopes[tables.level(size)][stage] * worth, size
-
-    def _reaching(self, tasks: list[Task], now: float) -> list[Task]:
-        """Those that would reach the end of their way in time together; the earlier a deadline, the sooner it is left
-        out. The last one in any case.
-        """
-        tables, stage = self.tables(tasks[0].form), tasks[0].stage
-        size = sum([task.size for task in tasks]) if self._sized else len(tasks)
-        for i, task in enumerate(tasks):
-            batch = min(size, self.largest)
-            if now + self.slow.mean * tables.ways[tables.level(batch)][stage] * batch <= task.deadline:
-                return tasks[i:]
-            size -= task.size
-        return tasks[-1:]
-
-    def _fill(self, tasks: list[Task]) -> list[Task]:
-        """As many of the tasks, in their order, as the largest batch holds."""
-        if not self._sized:
-            return tasks[: self.largest]
-        chosen, size = [], 0
-        for task in tasks:
-            if size + task.size <= self.largest:
-                chosen.append(task)
-                size += task.size
-        return chosen
+def _sorted(places: Places) -> Places:
+    """By the earliest deadline of each place."""
+    return dict(sorted(places.items(), key=lambda item: item[1][0].key)) if len(places) > 1 else places
 
 
-def _price(rows: list[list[float]], left: list[float], begin: int, spent: float, price: int) -> tuple[int, int, float]:
-    """The lowest price at which the tasks from one on are all in time.
+def _in_order(places: Places) -> list[Task]:
+    return list(chain.from_iterable(_sorted(places).values()))
 
-    Returns it, the end of the group that a lower one would make late, and the seconds spent by then.
+
+def _goes(price: int, shift: int, least: int) -> bool:
+    """Whether a task takes a way at a price, of which it has a shifted one; the infinite price stays."""
+    return price > 0 and min(max(price + shift, 1), PRICES - 1) >= least
+
+
+def _lowest_price(
+    needs: Callable[[int], list[float]], left: list[float], price: int, spent: float = 0.0
+) -> tuple[int, int]:
+    """The lowest price at which all rows are in time, and the end of the group that limits it.
 
     Args:
-        rows: what each task needs at each price.
+        needs: seconds of each row at a price.
         left: until each deadline.
-        begin: the first task.
-        spent: what those before it need.
-        price: where to begin the search: the price of the latest decision is seldom far.
+        price: where to begin the search: that of the latest decision is seldom far.
+        spent: seconds that are needed before the first row.
     """
-    pairs = list(zip(rows[begin:], left[begin:], strict=True))
 
-    def fails_at(price: int) -> int | None:
-        total = spent
-        for i, (row, time_left) in enumerate(pairs):
-            total += row[price]
-            if total > time_left:
-                return begin + i
-        return None
+    def first_late(price: int) -> int | None:
+        totals = accumulate(needs(price), initial=spent)
+        next(totals)
+        return next(compress(count(), map(gt, totals, left)), None)
 
-    end = fails_at(price)
-    if end is None:
-        while price < PRICES - 1 and (end := fails_at(price + 1)) is None:
+    late = first_late(price)
+    if late is None:
+        while price < PRICES - 1 and (late := first_late(price + 1)) is None:
             price += 1
     else:
-        while price > 0 and (late := fails_at(price - 1)) is not None:
-            price, end = price - 1, late
+        while price > 0 and (earlier := first_late(price - 1)) is not None:
+            price, late = price - 1, earlier
         price = max(price - 1, 0)
-    end = len(rows) if end is None else end + 1
-    return price, end, spent + sum([row[price] for row in rows[begin:end]])
+    return price, len(left) if late is None else late + 1

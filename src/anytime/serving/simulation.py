@@ -7,7 +7,8 @@ from math import inf
 from typing import NamedTuple
 
 from anytime.serving.admission import lateness
-from anytime.serving.scheduler import Scheduler, Task
+from anytime.serving.flight import Task
+from anytime.serving.scheduler import Scheduler
 from anytime.serving.slowdown import Ahead, Pace
 from anytime.serving.tables import Tables
 
@@ -50,9 +51,6 @@ class SimulatedEngine:
             seconds *= self.noise.lognormvariate(0, 0.1) if self.noise else 1.0
             self.now += seconds
             scheduler.ran(decision.run, seconds)
-            for task in decision.run:
-                task.exit += tables.times.heads[task.stage] is not None
-                task.stage += 1
         slow = scheduler.slow
         self.heard = Pace(slow.mean, slow.high, scheduler.usual, self.now)
 

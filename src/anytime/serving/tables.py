@@ -1,8 +1,12 @@
-"""What the scheduler looks up: for each stage and batch, how long the way to each exit is and what it is worth."""
+"""What the scheduler looks up: for each stage and batch, how long the ways to deeper exits are and what they gain.
+
+The symbols are those of ``scheduler``.
+"""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import inf, log
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,156 +15,143 @@ from anytime.inference.batch_times import BatchTimes, Line
 
 PRICES = 16
 """Number of prices: infinite, then from the steepest to the flattest way, in accuracy per second."""
+COUNTED = 4096
+"""The seconds to the first exits are tabulated for up to so many samples."""
+NOTHING = Line(0.0, 0.0)
 
 
+class Way(NamedTuple):
+    """From a stage, or from the end of the way before it, to a deeper exit; for one sample of a batch."""
+
+    slope: float
+    """Gain per second."""
+    gain: float
+    seconds: float
+
+
+Hull = list[Way]
+"""The ways of the upper concave hull of accuracy over time, steepest first: a flat stretch before a steep one is one
+way."""
+
+
+@dataclass(frozen=True, eq=False)
 class Tables:
-    """Times and gains of one network for inputs of one shape.
+    """Times and gains of one network for inputs of one form; made by ``make_tables``.
 
-    A request at stage s may go on to any exit behind it. The way to an exit has a slope: the gain in accuracy per
-    second. Only ways along the upper hull of the accuracy curve count: a flat stretch before a steep one is one way.
-    A *price* is a slope: at a price, a request goes on as long as its ways are at least as steep.
+    Batches are tabulated by *level*: the index of the largest power of two up to their size. ``[k]`` stands for "after
+    k stages".
+    """
+
+    times: BatchTimes
+    stages: int
+    """The number of stages."""
+    largest: int
+    """The largest batch."""
+    every: bool
+    """Whether all heads on the way are evaluated, as early exit and streams need them."""
+    accuracy: list[float]
+    """a_e, which rises."""
+    first: int
+    """The number of stages up to the first exit."""
+    batches: list[int]
+    """The batches that are tabulated: powers of two."""
+    levels: list[int]
+    """The level of each batch, from 0 to the largest."""
+    slopes: list[list[float]]
+    """``[level][k]``: slope of the steepest way."""
+    way_seconds: list[list[float]]
+    """``[level][k]``: seconds of the steepest way, per sample."""
+    needs: list[list[list[float]]]
+    """``[level][k][price]``: N(λ), seconds per sample of the ways that are taken at a price and of the head that
+    answers."""
+    goes_from: list[list[int]]
+    """``[level][k]``: the first price at which a way is taken; ``PRICES`` if none is at any."""
+    price_step: float
+    """The logarithm of the ratio of neighboring prices."""
+    next: list[float]
+    """``[k]``: seconds to the next exit's prediction, for a batch of one."""
+    longest_next: float
+    """The longest of them, from any stage but the last."""
+    answer: list[Line]
+    """``[k]``: seconds of the head that answers now: of the latest exit, unless it is evaluated already."""
+    longest_stage: Line
+    """That of large batches."""
+    first_exits: list[float]
+    """Seconds to the first exits of 1, 2, 3 … samples."""
+
+    def seconds(self, stage: int, batch: int) -> float:
+        """τ_k(b): seconds of one stage for a batch, with its head if all are evaluated."""
+        return _seconds(self.times, stage, batch, self.every)
+
+    def level(self, batch: float) -> int:
+        """The index of the largest power of two up to a batch."""
+        return self.levels[int(batch)]
+
+    def needs_of(self, level: int, stage: int, shift: int) -> list[float]:
+        """N(λ) at each price, for a sample whose own price is ``shift`` prices away; the infinite one stays."""
+        row = self.needs[level][stage]
+        return row if not shift else [row[0], *(row[min(max(i + shift, 1), PRICES - 1)] for i in range(1, PRICES))]
+
+    def shift(self, weight: float) -> int:
+        """By how many prices a sample's own differs, if going on is worth ``weight`` times the average for it."""
+        return round(log(max(weight, 1e-6)) / self.price_step)
+
+
+def make_tables(times: BatchTimes, accuracy: Sequence[float], largest: int, every: bool = False) -> Tables:
+    """The tables of a network.
 
     Args:
         times: seconds of stages and heads by batch.
         accuracy: of each exit, on held-out data.
         largest: the largest batch.
-        every: whether all heads on the way are evaluated, as early exit and streams need them.
+        every: whether all heads on the way are evaluated.
+
+    Examples:
+        >>> tables = make_tables(BatchTimes([Line(0.0, 1.0)] * 3, [NOTHING] * 3), [0.5, 0.5, 0.9], largest=1)
+        >>> round(tables.slopes[0][1], 3), tables.way_seconds[0][1]  # one way of two stages
+        (0.2, 2.0)
     """
-
-    def __init__(self, times: BatchTimes, accuracy: Sequence[float], largest: int, every: bool = False) -> None:
-        self.times, self.largest, self.every = times, largest, every
-        self.stages = len(times.stages)
-        exits = [stage for stage, head in enumerate(times.heads) if head is not None]
-        self.accuracy = check_accuracy(accuracy, len(exits))
-        self.first = exits[0] + 1
-        """The number of stages up to the first exit."""
-        self.batches = [2**i for i in range(largest.bit_length()) if 2**i <= largest]
-        self._levels = [max(batch, 1).bit_length() - 1 for batch in range(largest + 1)]
-        self._ways = [self._ways_for(batch, exits) for batch in self.batches]
-        # First exits have no price, and gains below 0.1 points are ignored.
-        hulls = [hull for ways in self._ways for hull in ways[self.first :]]
-        slopes = [slope for hull in hulls for slope, gain, _ in hull if gain > 0.001]
-        high, low = max(slopes, default=1.0), min(slopes, default=1.0)
-        self.prices = [inf, *np.geomspace(high, min(low, high / 2), PRICES - 1).tolist()]
-        self._step = log(self.prices[1] / self.prices[2])
-        self.held = [
-            [0.0 if every or s < self.first else self._head(s - 1, b) / b for s in range(self.stages + 1)]
-            for b in self.batches
+    exits = [stage for stage, head in enumerate(times.heads) if head is not None]
+    accuracy, first = rising_accuracy(accuracy, len(exits)), exits[0] + 1
+    batches = [2**i for i in range(largest.bit_length())]
+    hulls = [_hulls(times, accuracy, exits, batch, every) for batch in batches]
+    prices = _prices([hull for each in hulls for hull in each[first:]])
+    next = [_next(times, stage) for stage in range(len(times.stages) + 1)]
+    answer = [NOTHING if every else _latest_head(times, stage) for stage in range(len(times.stages) + 1)]
+    needs = [
+        [
+            _needs(hull, prices, line.at(b) / b, stage < first)
+            for stage, (hull, line) in enumerate(zip(each, answer, strict=True))
         ]
-        self._demand = [self._demand_of(*pair) for pair in zip(self._ways, self.held, strict=True)]
-        self._shifted: dict[tuple[int, int], list[list[float]]] = {}
-        self.slopes = [[hull[0][0] if hull else 0.0 for hull in ways] for ways in self._ways]
-        """The steepest way from each stage, by batch, in accuracy per second and sample."""
-        self.ways = [[hull[0][2] if hull else 0.0 for hull in ways] for ways in self._ways]
-        """Its seconds, per sample."""
-        self.next = [self._next(stage) for stage in range(self.stages + 1)]
-        """Seconds from each stage to the next exit's prediction, for a batch of one."""
-        self.answer = [self._answer(stage) for stage in range(self.stages + 1)]
-        """Seconds of the head that answers at each stage: of the latest exit before it."""
-        self.longest, self.most_held = max(self.next[:-1]), max(line.at(1) for line in self.answer)
-        """The longest way to a next exit and the longest head, for a batch of one."""
-        self.longest_stage = max(times.stages, key=lambda line: line.at(largest))
-        """That of large batches."""
-        counts = np.arange(1, 4097)
-        self.first_exits: list[float] = sum(
-            (line.fixed * np.ceil(counts / largest) + line.each * counts for line in self._first_lines()),
-            np.zeros(len(counts)),
-        ).tolist()
-        """Seconds to the first exits of 1, 2, 3 … samples."""
-
-    def _first_lines(self) -> list[Any]:
-        heads = [line for line in self.times.heads[: self.first] if line is not None]
-        return [*self.times.stages[: self.first], *heads]
-
-    def seconds(self, stage: int, batch: int) -> float:
-        """Seconds of one stage for a batch, with its head if all are evaluated."""
-        line, head = self.times.stages[stage], self.times.heads[stage]
-        return line.at(batch) + (head.at(batch) if head and self.every else 0.0)
-
-    def level(self, batch: float) -> int:
-        """The index of the largest power of two up to a batch."""
-        return self._levels[int(batch)]
-
-    def _head(self, stage: int, batch: int) -> float:
-        """Seconds of the head of the latest exit after or before a stage."""
-        while stage >= 0 and self.times.heads[stage] is None:
-            stage -= 1
-        head = self.times.heads[stage] if stage >= 0 else None
-        return 0.0 if head is None else head.at(batch)
-
-    def _answer(self, stage: int) -> Line:
-        heads = [head for head in self.times.heads[:stage] if head is not None]
-        return Line(0.0, 0.0) if self.every or not heads else heads[-1]
-
-    def _next(self, stage: int) -> float:
-        spent = 0.0
-        for i in range(stage, self.stages):
-            spent += self.times.stages[i].at(1)
-            head = self.times.heads[i]
-            if head is not None:
-                return spent + head.at(1)
-        return float("inf")
-
-    def _ways_for(self, batch: int, exits: list[int]) -> list[list[tuple[float, float, float]]]:
-        """From each stage, the hull: slope, gain and seconds per sample of each of its segments."""
-        spent = np.cumsum([0.0] + [self.seconds(stage, batch) / batch for stage in range(self.stages)])
-        reach = np.array([spent[exit + 1] + (0 if self.every else self._head(exit, batch) / batch) for exit in exits])
-        level = np.array(self.accuracy)
-        ways = []
-        for stage in range(self.stages + 1):
-            passed = sum(exit < stage for exit in exits)  # exits that this request has passed
-            now = self.accuracy[passed - 1] if passed else 0.0
-            # What the answer that it has would cost is not spent again by going on.
-            done = spent[stage] if self.every or not passed else max(spent[stage], reach[passed - 1])
-            hull, first = [], True
-            while passed < len(exits):
-                slopes = (level[passed:] - now) / np.maximum(reach[passed:] - done, 1e-9)
-                best = 0 if first and stage <= exits[0] else int(np.argmax(slopes))
-                hull.append(
-                    (float(slopes[best]), float(level[passed + best] - now), float(reach[passed + best] - done))
-                )
-                now, done, first = level[passed + best], reach[passed + best], False
-                passed += best + 1
-            ways.append(hull)
-        return ways
-
-    def _demand_of(self, ways: list[list[tuple[float, float, float]]], held: list[float]) -> list[list[float]]:
-        table = [[seconds] * PRICES for seconds in held]
-        for row, hull, stage in zip(table, ways, range(self.stages + 1), strict=True):
-            for i, price in enumerate(self.prices):
-                for j, (slope, _, seconds) in enumerate(hull):
-                    # Everyone gets a first exit, whatever the price.
-                    if slope < price * (1 - 1e-9) and not (j == 0 and stage < self.first):
-                        break
-                    row[i] += seconds
-        return table
-
-    def demand(self, level: int, shift: int = 0) -> list[list[float]]:
-        """Seconds per sample that are needed from each stage at each price, the answer's head included.
-
-        Args:
-            level: of the batch.
-            shift: of a sample that is worth more or less than others, see ``shift``.
-        """
-        if not shift:
-            return self._demand[level]
-        found = self._shifted.get((level, shift))
-        if found is None:
-            places = [0, *(min(max(i + shift, 1), PRICES - 1) for i in range(1, PRICES))]
-            found = [[row[i] for i in places] for row in self._demand[level]]
-            self._shifted[level, shift] = found
-        return found
-
-    def shift(self, weight: float) -> int:
-        """By how many prices a sample's own differ, if going on is worth ``weight`` times the average for it."""
-        return round(log(max(weight, 1e-6)) / self._step)
+        for each, b in zip(hulls, batches, strict=True)
+    ]
+    return Tables(
+        times=times,
+        stages=len(times.stages),
+        largest=largest,
+        every=every,
+        accuracy=accuracy,
+        first=first,
+        batches=batches,
+        levels=[max(batch, 1).bit_length() - 1 for batch in range(largest + 1)],
+        slopes=[[hull[0].slope if hull else 0.0 for hull in each] for each in hulls],
+        way_seconds=[[hull[0].seconds if hull else 0.0 for hull in each] for each in hulls],
+        needs=needs,
+        goes_from=[[_goes_from(row) for row in each] for each in needs],
+        price_step=log(prices[1] / prices[2]),
+        next=next,
+        longest_next=max(next[:-1]),
+        answer=answer,
+        longest_stage=max(times.stages, key=lambda line: line.at(largest)),
+        first_exits=_first_exits(times, first, largest),
+    )
 
 
-def check_accuracy(accuracy: Sequence[float], exits: int) -> list[float]:
+def rising_accuracy(accuracy: Sequence[float], exits: int) -> list[float]:
     """The accuracy of each exit, made to rise: a deeper exit that is worse on held-out data is hardly worth more.
 
     Examples:
-        >>> [round(a, 3) for a in check_accuracy([0.5, 0.4, 0.9], 3)]
+        >>> [round(a, 3) for a in rising_accuracy([0.5, 0.4, 0.9], 3)]
         [0.5, 0.5, 0.9]
     """
     values = [check_number("accuracy", float(value), most=1) for value in accuracy]
@@ -168,3 +159,83 @@ def check_accuracy(accuracy: Sequence[float], exits: int) -> list[float]:
         raise AnytimeError(f"accuracy has {len(values)} numbers, the network {exits} exits: give one for each")
     best = np.maximum.accumulate(np.array(values))
     return [float(value) for value in best + 1e-6 * np.arange(1, exits + 1)]
+
+
+def _seconds(times: BatchTimes, stage: int, batch: int, every: bool) -> float:
+    head = times.heads[stage]
+    return times.stages[stage].at(batch) + (head.at(batch) if head and every else 0.0)
+
+
+def _latest_head(times: BatchTimes, stage: int) -> Line:
+    """The head of the latest exit before a stage."""
+    return next((head for head in reversed(times.heads[:stage]) if head is not None), NOTHING)
+
+
+def _next(times: BatchTimes, stage: int) -> float:
+    """Seconds from a stage to the next exit's prediction, for a batch of one; infinite if there is none."""
+    spent = 0.0
+    for line, head in zip(times.stages[stage:], times.heads[stage:], strict=True):
+        spent += line.at(1)
+        if head is not None:
+            return spent + head.at(1)
+    return inf
+
+
+def _hulls(times: BatchTimes, accuracy: list[float], exits: list[int], batch: int, every: bool) -> list[Hull]:
+    """The hull from each stage, for samples of a batch."""
+    stages = range(len(times.stages))
+    spent = np.cumsum([0.0] + [_seconds(times, stage, batch, every) / batch for stage in stages])
+    head = [0.0 if every else _latest_head(times, exit + 1).at(batch) / batch for exit in exits]
+    reach, level = spent[[exit + 1 for exit in exits]] + head, np.array(accuracy)
+    hulls = []
+    for stage in range(len(times.stages) + 1):
+        passed = sum(exit < stage for exit in exits)
+        # What the answer that it has would cost is not spent again by going on.
+        done = spent[stage] if every or not passed else max(spent[stage], reach[passed - 1])
+        now = accuracy[passed - 1] if passed else 0.0
+        hulls.append(_hull(level[passed:], reach[passed:], now, done, to_first=stage <= exits[0]))
+    return hulls
+
+
+def _hull(level: np.ndarray, reach: np.ndarray, now: float, done: float, to_first: bool) -> Hull:
+    """The hull over exits with these accuracies, reached after these seconds; its first way may have to end at the
+    first of them.
+    """
+    hull: Hull = []
+    while len(level):
+        slopes = (level - now) / np.maximum(reach - done, 1e-9)
+        best = 0 if to_first and not hull else int(np.argmax(slopes))
+        hull.append(Way(float(slopes[best]), float(level[best] - now), float(reach[best] - done)))
+        now, done, level, reach = level[best], reach[best], level[best + 1 :], reach[best + 1 :]
+    return hull
+
+
+def _prices(hulls: list[Hull]) -> list[float]:
+    """The prices; gains below 0.1 points are ignored."""
+    slopes = [way.slope for hull in hulls for way in hull if way.gain > 0.001]
+    high, low = max(slopes, default=1.0), min(slopes, default=1.0)
+    return [inf, *np.geomspace(high, min(low, high / 2), PRICES - 1).tolist()]
+
+
+def _needs(hull: Hull, prices: list[float], head: float, to_first: bool) -> list[float]:
+    """N(λ) at each price: the ways at least as steep, and the head; everyone gets a first exit, whatever the price."""
+    needs = []
+    for price in prices:
+        taken = head
+        for i, way in enumerate(hull):
+            if way.slope < price * (1 - 1e-9) and not (to_first and i == 0):
+                break
+            taken += way.seconds
+        needs.append(taken)
+    return needs
+
+
+def _goes_from(needs: list[float]) -> int:
+    return next((price for price, seconds in enumerate(needs) if seconds > needs[0]), PRICES)
+
+
+def _first_exits(times: BatchTimes, first: int, largest: int) -> list[float]:
+    lines = [line for line in [*times.stages[:first], *times.heads[:first]] if line is not None]
+    counts = np.arange(1, COUNTED + 1)
+    seconds = sum(line.fixed * np.ceil(counts / largest) + line.each * counts for line in lines)
+    return np.asarray(seconds).tolist()

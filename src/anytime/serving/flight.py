@@ -1,0 +1,265 @@
+"""The requests in flight, in the orders in which the scheduler needs them. The symbols are those of ``scheduler``."""
+
+from bisect import bisect_left, bisect_right, insort
+from collections import Counter
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from operator import attrgetter, itemgetter
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from anytime.serving.tables import PRICES, Tables
+
+SINGLE = 64
+"""Up to so many requests are planned one by one."""
+ROWS = 32
+"""More than these are planned in so many groups."""
+KINDS = 256
+"""So many kinds of requests are remembered before those that are not in flight are forgotten."""
+
+WAITING, EACH, FIXED = PRICES, PRICES + 1, PRICES + 2
+"""What is known of a kind beside its needs at each price."""
+
+by_deadline, by_key = attrgetter("deadline"), attrgetter("key")
+
+Place = tuple[int, Hashable]
+"""Number of stages that a task has been through, and its form: tasks at one place can share a batch."""
+
+
+@dataclass(slots=True, eq=False)
+class Task:
+    """A request in flight, as the scheduler sees it."""
+
+    id: int
+    deadline: float
+    """d_i, the moment by which its answer must be ready."""
+    form: Hashable = None
+    """Only tasks of the same form can share a batch."""
+    size: int = 1
+    """Number of samples."""
+    stage: int = 0
+    """s_i, number of stages that it has been through."""
+    exit: int = -1
+    """The latest exit that it has reached; -1: none, it is waiting."""
+    weight: float = 1.0
+    """w_i, what going on is worth for it, compared with the average sample: less if an exit was sure of it."""
+    shift: int = 0
+    """The same in prices, see ``Tables.shift``."""
+    work: Any = None
+    """What the runner keeps of it: its input, batch and latest logits."""
+    key: tuple[float, int] = (0.0, 0)
+    """Deadline and number, by which tasks are in order; set by ``Flight.add``."""
+    slot: int = -1
+    """Where the arrays have it; set by ``Flight.add``."""
+    kind: int = -1
+    """The number of its form, stage and shift; set by ``Flight``."""
+
+    @property
+    def place(self) -> Place:
+        """Where it is."""
+        return self.stage, self.form
+
+
+class Kind(NamedTuple):
+    """What tasks of the same form, stage and shift have in common."""
+
+    tables: Tables
+    place: Place
+    shift: int
+
+
+class Rows(NamedTuple):
+    """The tasks in the order of their deadlines, in rows of ``step``: what is planned is planned by rows."""
+
+    step: int
+    """How many tasks a row has; the last one may have fewer."""
+    deadlines: list[float]
+    """The earliest of each row."""
+    waiting: list[float]
+    """Samples without an exit in each row."""
+    reserved: list[float]
+    """Seconds of the heads that answer before a task of each row; those of the row too, if it has several tasks."""
+    needs: Callable[[int], list[float]]
+    """Seconds that each row needs at a price."""
+
+
+class Flight:
+    """All requests in flight.
+
+    Args:
+        tables: by form: times and gains.
+    """
+
+    def __init__(self, tables: Callable[[Hashable], Tables]) -> None:
+        self.tables = tables
+        self.tasks: list[Task] = []
+        """Earliest deadline first."""
+        self.deadlines: list[float] = []
+        """Those of ``tasks``."""
+        self.queues: dict[Place, list[Task]] = {}
+        """The same tasks by place; no queue is empty."""
+        self.forms: Counter[Hashable] = Counter()
+        """How many tasks there are of each form."""
+        self.sized = 0
+        """How many tasks have more than one sample."""
+        self._count = 0
+        self._free = list(range(SINGLE))
+        self._order = np.zeros(SINGLE, np.intp)  # the slots of ``tasks``
+        self._kind, self._size = np.zeros(SINGLE, np.intp), np.zeros(SINGLE)  # by slot
+        self._numbers: dict[tuple[Hashable, int, int], int] = {}
+        self._kinds: list[Kind] = []
+        self._known: dict[int, tuple[list[tuple[float, ...]], np.ndarray]] = {}  # by level, see ``_columns``
+
+    def samples(self, tasks: Sequence[Task]) -> int:
+        """How many samples tasks have."""
+        return sum([task.size for task in tasks]) if self.sized else len(tasks)
+
+    def index(self, task: Task) -> int:
+        """Where a task is in ``tasks``."""
+        begin = bisect_left(self.deadlines, task.deadline)
+        if self.tasks[begin] is task:
+            return begin
+        return bisect_left(self.tasks, task.key, begin, key=by_key)
+
+    def add(self, task: Task) -> None:
+        """Take a task up."""
+        task.key = task.deadline, self._count
+        self._count += 1
+        if not self._free:
+            self._grow()
+        task.slot, many = self._free.pop(), len(self.tasks)
+        at = bisect_right(self.deadlines, task.deadline)
+        self.tasks.insert(at, task)
+        self.deadlines.insert(at, task.deadline)
+        self._order[at + 1 : many + 1] = self._order[at:many]
+        self._order[at] = task.slot
+        self._size[task.slot] = task.size
+        self.forms[task.form] += 1
+        self.sized += task.size > 1
+        queue = self.queues.setdefault(task.place, [])
+        if not queue or queue[-1].key < task.key:
+            queue.append(task)
+        else:
+            insort(queue, task, key=by_key)
+        self._know(task)
+
+    def remove(self, task: Task) -> None:
+        """Drop a task."""
+        at, many = self.index(task), len(self.tasks)
+        del self.tasks[at], self.deadlines[at]
+        self._order[at : many - 1] = self._order[at + 1 : many]
+        self._free.append(task.slot)
+        self.forms[task.form] -= 1
+        if not self.forms[task.form]:
+            del self.forms[task.form]
+        self.sized -= task.size > 1
+        queue = self.queues[task.place]
+        del queue[0 if queue[0] is task else bisect_left(queue, task.key, key=by_key)]
+        if not queue:
+            del self.queues[task.place]
+
+    def move(self, tasks: Sequence[Task], exit: int) -> None:
+        """Tasks of one place, earliest deadline first, have been through their next stage and reached an exit, perhaps
+        the one that they had.
+        """
+        place = stage, form = tasks[0].place
+        queue, first = self.queues[place], len(tasks)
+        if queue[:first] == tasks:
+            del queue[:first]
+        else:
+            for task in tasks:
+                del queue[bisect_left(queue, task.key, key=by_key)]
+        if not queue:
+            del self.queues[place]
+        for task in tasks:
+            task.stage, task.exit = stage + 1, exit
+            self._know(task)
+        queue = self.queues.setdefault((stage + 1, form), [])
+        if not queue or queue[-1].key < tasks[0].key:
+            queue += tasks
+        else:
+            for task in tasks:
+                insort(queue, task, key=by_key)
+
+    def weigh(self, task: Task, weight: float) -> None:
+        """Going on is worth this for a task."""
+        task.weight, task.shift = weight, self.tables(task.form).shift(weight)
+        self._know(task)
+
+    def _know(self, task: Task) -> None:
+        place = task.form, task.stage, task.shift
+        number = self._numbers.get(place)
+        if number is None:
+            if len(self._kinds) >= KINDS + len(self.tasks):  # once in a while: forms come and go
+                self._numbers.clear()
+                self._kinds.clear()
+                for other in self.tasks:
+                    if other is not task:
+                        self._know(other)
+            number = self._numbers[place] = len(self._kinds)
+            self._kinds.append(Kind(self.tables(task.form), task.place, task.shift))
+            self._known.clear()
+        task.kind = self._kind[task.slot] = number
+
+    def _grow(self) -> None:
+        many = len(self._kind)
+        self._free = list(range(many, 2 * many))
+        self._order, self._kind = np.resize(self._order, 2 * many), np.resize(self._kind, 2 * many)
+        self._size = np.resize(self._size, 2 * many)
+
+    def rows(self, level: int) -> Rows:
+        """The rows of a plan for batches of a level."""
+        return self._one_by_one(level) if len(self.tasks) <= SINGLE else self._grouped(level)
+
+    def _one_by_one(self, level: int) -> Rows:
+        columns, tasks = self._columns(level), self.tasks
+        kinds = [task.kind for task in tasks]
+        look_up = itemgetter(*kinds, 0)  # one more, since that of one is no tuple
+
+        def of_tasks(column: int) -> list[float]:
+            values = list(look_up(columns[column]))
+            del values[-1]
+            return [value * task.size for value, task in zip(values, tasks, strict=True)] if self.sized else values
+
+        heads, fixed = of_tasks(EACH), columns[FIXED]
+        for kind, first in dict(zip(reversed(kinds), range(len(kinds) - 1, -1, -1), strict=True)).items():
+            heads[first] += fixed[kind]
+        reserved = list(accumulate(heads[:-1], initial=0.0))
+        return Rows(1, self.deadlines, of_tasks(WAITING), reserved, of_tasks)
+
+    def _grouped(self, level: int) -> Rows:
+        """Equal numbers of tasks whose deadlines are next to each other: planned as if all were due with the first."""
+        many, kinds, matrix = len(self.tasks), len(self._kinds), self._matrix(level)
+        step = -(-many // ROWS)
+        rows = -(-many // step)
+        order = self._order[:many]
+        cells = self._kind[order] + (np.arange(rows) * kinds).repeat(step)[:many]
+        weights = self._size[order] if self.sized else None
+        counts = np.bincount(cells, weights, rows * kinds).reshape(rows, kinds).astype(float)
+        sums = counts @ matrix
+        # A head's fixed seconds count once, in the first row that has its kind.
+        fixed = np.bincount((counts > 0).argmax(0), matrix[:, FIXED] * counts.any(0), rows)
+        return Rows(
+            step,
+            self.deadlines[::step],
+            sums[:, WAITING].tolist(),
+            np.cumsum(sums[:, EACH] + fixed).tolist(),
+            lambda price: sums[:, price].tolist(),
+        )
+
+    def _columns(self, level: int) -> list[tuple[float, ...]]:
+        """For each kind: needs at each price, whether it waits, and seconds of its answer by sample and by batch."""
+        if level not in self._known:
+            rows = []
+            for tables, (stage, _), shift in self._kinds:
+                head = tables.answer[stage]
+                rows.append((*tables.needs_of(level, stage, shift), int(stage < tables.first), head.each, head.fixed))
+            columns = list(zip(*rows, strict=True))
+            self._known[level] = columns, np.array(rows)
+        return self._known[level][0]
+
+    def _matrix(self, level: int) -> np.ndarray:
+        self._columns(level)
+        return self._known[level][1]
