@@ -14,9 +14,9 @@ import time
 from ratio import fact, report, verdict
 
 from anytime.inference.batch_times import BatchTimes, Line
-from anytime.serving.flight import Task
+from anytime.serving.flight import EngineTask
 from anytime.serving.scheduler import Scheduler
-from anytime.serving.tables import Tables, make_tables
+from anytime.serving.ways import Tables, make_tables
 
 LIMITS = {64: 50, 1024: 100, 4096: 200}
 """Microseconds of a decision, by requests in flight."""
@@ -28,7 +28,7 @@ def in_flight(draw: random.Random, tables: Tables, count: int) -> Scheduler:
     for i in range(count):
         stage = min(int(draw.expovariate(0.25)), tables.stages - 1)
         left = draw.uniform(0.01, 0.1)
-        scheduler.add(Task(i, left, stage=stage, exit=stage - 1))
+        scheduler.add(EngineTask(i, left, stage=stage, exit=stage - 1))
     for _ in range(200):
         scheduler.slow.note(1.0, draw.lognormvariate(0, 0.2))
     scheduler.usual = 8.0

@@ -40,7 +40,7 @@ import anytime
 from anytime.inference.batch_times import measure_batches
 from anytime.serving.engine import OverloadedError
 from anytime.serving.model import saved_accuracy
-from anytime.serving.tables import make_tables
+from anytime.serving.ways import make_tables
 
 DEADLINES = (0.025, 0.05, 0.1)
 FRESH = ("fixed", "fixed2", "litserve", "ray")

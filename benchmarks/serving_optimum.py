@@ -19,10 +19,10 @@ from ratio import fact, report, verdict
 
 from anytime.inference.batch_times import BatchTimes, Line
 from anytime.serving.admission import worst_lateness
-from anytime.serving.flight import Task, by_deadline
+from anytime.serving.flight import EngineTask, by_deadline
 from anytime.serving.scheduler import Scheduler
 from anytime.serving.simulation import Arrival, SimulatedEngine
-from anytime.serving.tables import Tables, make_tables
+from anytime.serving.ways import Tables, make_tables
 
 
 def simulate(
@@ -45,7 +45,7 @@ def simulate(
         if not scheduler.tasks and arrived < len(trace):
             engine.now = max(engine.now, trace[arrived].moment)
         while arrived < len(trace) and trace[arrived].moment <= engine.now:
-            task = Task(arrived, trace[arrived].deadline)
+            task = EngineTask(arrived, trace[arrived].deadline)
             if not _admit(scheduler, tables, task, engine.now) and refused is not None:
                 refused.append(arrived)
             arrived += 1
@@ -54,7 +54,7 @@ def simulate(
     return [in_time.get(i) for i in range(len(trace))]
 
 
-def _admit(scheduler: Scheduler, tables: Tables, task: Task, now: float) -> bool:
+def _admit(scheduler: Scheduler, tables: Tables, task: EngineTask, now: float) -> bool:
     waiting = sorted([*(t for t in scheduler.tasks if t.exit < 0), task], key=by_deadline)
     fits = worst_lateness(tables, scheduler.slow, [(t.deadline, t.size) for t in waiting], now) <= 0
     if fits:

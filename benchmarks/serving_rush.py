@@ -22,7 +22,7 @@ from serving_optimum import Arrival, simulate
 
 from anytime.inference.batch_times import read_batch_times
 from anytime.serving.model import saved_accuracy
-from anytime.serving.tables import Tables, make_tables
+from anytime.serving.ways import Tables, make_tables
 
 LOADS = (0.25, 0.5, 1, 1.5, 2, 3, 4, 5)
 

@@ -139,3 +139,11 @@ def test_documents_import_from_the_top_or_a_subpackage(path):
 
 def test_the_public_names_are_sorted():
     assert all(hasattr(anytime, name) for name in anytime.__all__)
+
+
+def test_a_class_name_has_one_meaning():
+    names = {}
+    for path in FILES:
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef):
+                assert names.setdefault(node.name, path) is path, f"{node.name} is in {names[node.name]} and {path}"

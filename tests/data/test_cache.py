@@ -14,7 +14,7 @@ import torch
 import anytime
 from anytime.data import cache
 from anytime.data.sources import from_datasets
-from anytime.data.table import Table
+from anytime.data.table import ImageTable
 from anytime.files import write_tensors
 
 STRUCT = pa.struct({"bytes": pa.binary(), "path": pa.string()})
@@ -25,7 +25,7 @@ def caches(tmp_path):
 
 
 def table_of(column, n, folder):
-    return Table(pa.table({"image": column, "label": pa.array([0] * n)}), {}, "rows", [folder])
+    return ImageTable(pa.table({"image": column, "label": pa.array([0] * n)}), {}, "rows", [folder])
 
 
 def write_files(folder, pixels):

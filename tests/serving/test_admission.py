@@ -14,7 +14,7 @@ from anytime.inference.batch_times import BatchTimes, Line
 from anytime.serving.admission import worst_lateness
 from anytime.serving.engine import OverloadedError
 from anytime.serving.slowdown import Pace
-from anytime.serving.tables import make_tables
+from anytime.serving.ways import make_tables
 
 LONG = 3600.0
 X = torch.zeros(1, 4)

@@ -5,9 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anytime.inference.batch_times import BatchTimes, Line
-from anytime.serving.planning import enough, outcome, outcomes
+from anytime.serving.planning import enough, forecast, forecasts
 from anytime.serving.simulation import Arrival, poisson, simulate
-from anytime.serving.tables import make_tables
+from anytime.serving.ways import make_tables
 
 STAGES, SECONDS = 5, 0.004
 
@@ -36,9 +36,9 @@ def test_what_is_admitted_is_in_time_and_shallower_under_load(load, deadline):
     """1: what an engine can do at full depth, with batches of 32."""
     known = tables()
     full = 32 / (STAGES * known.times.stages[0].at(32))
-    found = outcome(known, load * full, deadline, 1, measured=True, requests=400)
+    found = forecast(known, load * full, deadline, 1, measured=True, requests=400)
     assert found.late == 0
-    alone = outcome(known, 0.1 * full, deadline, 1, measured=True, requests=400)
+    alone = forecast(known, 0.1 * full, deadline, 1, measured=True, requests=400)
     assert found.accuracy <= alone.accuracy
 
 
@@ -64,11 +64,11 @@ def test_two_engines_answer_at_one_moment_what_one_cannot():
 @pytest.mark.parametrize("rate", [100, 800, 2500])
 def test_the_least_number_of_engines_is_enough_and_one_less_is_not(rate):
     known = tables()
-    found = outcomes(known, rate, 0.05, measured=True, requests=600)
+    found = forecasts(known, rate, 0.05, measured=True, requests=600)
     chosen = enough(found, 0.01)
     assert chosen.failed <= 0.01
     if chosen.engines > 1:
-        assert outcome(known, rate, 0.05, chosen.engines - 1, True, requests=600).failed > 0.01
+        assert forecast(known, rate, 0.05, chosen.engines - 1, True, requests=600).failed > 0.01
     for each in found:
         assert sum(each.exits) == pytest.approx(1.0)
         assert 0.5 <= each.accuracy <= 0.9 + 1e-4
@@ -76,6 +76,6 @@ def test_the_least_number_of_engines_is_enough_and_one_less_is_not(rate):
 
 
 def test_no_engine_keeps_a_deadline_that_is_shorter_than_the_first_stage():
-    found = outcomes(tables(), 10, 0.001, measured=True, requests=50)
+    found = forecasts(tables(), 10, 0.001, measured=True, requests=50)
     assert [(each.refused, each.accuracy) for each in found] == [(1.0, None)]
     assert enough(found, 0.01) is None

@@ -20,7 +20,7 @@ from waiting import until
 import anytime
 import anytime.serving
 from anytime.errors import AnytimeError
-from anytime.serving.protocol import DATATYPES, Request, to_bytes
+from anytime.serving.protocol import DATATYPES, InferenceRequest, to_bytes
 from anytime.serving.rpc_messages import FIELDS, POOL, SERVICE, infer_response, message, parse_message, read_message
 
 grpc = pytest.importorskip("grpc", reason='needs: pip install "anytime-nets[grpc]"')
@@ -64,7 +64,7 @@ def test_what_is_sent_is_what_is_read(data, kind, raw):
     assert read.dtype == array.dtype
     assert read.shape == array.shape
     assert read.tolist() == array.tolist()
-    reply = infer_response("digits", Request([], "a", {}, []), {"x": array}, raw)
+    reply = infer_response("digits", InferenceRequest([], "a", {}, []), {"x": array}, raw)
     again = message("ModelInferRequest")()
     again.inputs.add(name="x", datatype=kind, shape=array.shape).contents.CopyFrom(reply.outputs[0].contents)
     again.raw_input_contents.extend(reply.raw_output_contents)

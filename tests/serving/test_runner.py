@@ -10,8 +10,8 @@ from torch import nn
 import anytime
 from anytime.inference.batch_times import BatchTimes, Line, sample_form
 from anytime.inference.policy import Policy
-from anytime.serving.flight import Task
-from anytime.serving.runner import FORMS, Batch, Runner, Settings
+from anytime.serving.flight import EngineTask
+from anytime.serving.runner import FORMS, Runner, Settings, TaskBatch
 
 
 def runner_of(net, largest=4, policy=None):
@@ -94,7 +94,7 @@ def test_what_is_answered_leaves_nothing_to_the_garbage_collector():
             runner.step()
         while not runner.idle:
             runner.step()
-        assert not [found for found in gc.get_objects() if type(found) is Batch]
+        assert not [found for found in gc.get_objects() if type(found) is TaskBatch]
     finally:
         gc.enable()
 
@@ -103,11 +103,11 @@ def test_what_is_answered_leaves_nothing_to_the_garbage_collector():
 @given(st.lists(st.integers(1, 3), min_size=1, max_size=6), st.data())
 def test_the_part_of_a_batch_is_what_take_gives(sizes, data):
     net = anytime.create_model("resann-1-4").eval()
-    tasks = [Task(i, 1.0, size=size) for i, size in enumerate(sizes)]
+    tasks = [EngineTask(i, 1.0, size=size) for i, size in enumerate(sizes)]
     state = torch.arange(sum(sizes)).float()
     chosen = data.draw(st.lists(st.sampled_from(tasks), min_size=1, unique_by=id))
     rows = torch.cat([part for task, part in zip(tasks, state.split(sizes), strict=True) if task in chosen])
-    assert Batch(state, tasks).part(net, chosen).tolist() == rows.tolist()
+    assert TaskBatch(state, tasks).part(net, chosen).tolist() == rows.tolist()
     assert [task.id for task in chosen] == sorted(task.id for task in chosen)  # in the order of the rows
 
 

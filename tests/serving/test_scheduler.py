@@ -9,9 +9,9 @@ from serving_optimum import Arrival, optimum, random_tables, random_trace, simul
 
 from anytime.inference.batch_times import BatchTimes, Line
 from anytime.serving import flight
-from anytime.serving.flight import Task
+from anytime.serving.flight import EngineTask
 from anytime.serving.scheduler import Scheduler
-from anytime.serving.tables import make_tables
+from anytime.serving.ways import make_tables
 
 
 def tables(accuracy, seconds=1.0, largest=1, fixed=0.0, head=0.0):
@@ -37,7 +37,7 @@ def test_a_flat_stretch_before_a_steep_one_is_one_way():
 
 def test_an_answer_is_given_before_it_would_be_late():
     known = tables([0.5, 0.6, 0.7])
-    task = Task(0, 1.9, stage=1, exit=0)
+    task = EngineTask(0, 1.9, stage=1, exit=0)
     assert scheduler_of(known, task).decide(0.0).run == [task]
     assert scheduler_of(known, task).decide(1.0).answer == [task]
 
@@ -50,25 +50,25 @@ def test_answers_that_are_due_together_do_not_wait_for_each_other():
 
 def test_requests_at_one_stage_share_a_batch_up_to_the_largest():
     known = tables([0.5, 0.9], largest=4, fixed=10.0, seconds=0.1)
-    tasks = [Task(i, 1000.0 + i) for i in range(6)]
+    tasks = [EngineTask(i, 1000.0 + i) for i in range(6)]
     assert scheduler_of(known, *tasks).decide(0.0).run == tasks[:4]
-    large = [Task(i, 1000.0 + i, size=3) for i in range(2)] + [Task(2, 1003.0)]
+    large = [EngineTask(i, 1000.0 + i, size=3) for i in range(2)] + [EngineTask(2, 1003.0)]
     assert scheduler_of(known, *large).decide(0.0).run == [large[0], large[2]]
 
 
 def test_few_that_wait_let_many_go_first_as_long_as_they_can():
     known = tables([0.5, 0.7, 0.9], largest=8, fixed=1.0, seconds=0.1)
-    many = [Task(i, 100.0, stage=1, exit=0) for i in range(6)]
-    assert scheduler_of(known, *many, Task(6, 90.0)).decide(0.0).run == many
-    soon = Task(6, 2.0)
+    many = [EngineTask(i, 100.0, stage=1, exit=0) for i in range(6)]
+    assert scheduler_of(known, *many, EngineTask(6, 90.0)).decide(0.0).run == many
+    soon = EngineTask(6, 2.0)
     assert scheduler_of(known, *many, soon).decide(0.0).run == [soon]
 
 
 def test_those_that_rest_at_one_exit_are_answered_together_if_they_are_due_soon():
     # The second exit gains next to nothing: nobody goes on while first exits wait.
     known = tables([0.5, 0.5001], largest=8, fixed=1.0, seconds=0.1)
-    resting = [Task(i, deadline, stage=1, exit=0) for i, deadline in enumerate([2.2, 4.0, 5.0, 40.0])]
-    decision = scheduler_of(known, *resting, *(Task(10 + i, 60.0) for i in range(40))).decide(0.0)
+    resting = [EngineTask(i, deadline, stage=1, exit=0) for i, deadline in enumerate([2.2, 4.0, 5.0, 40.0])]
+    decision = scheduler_of(known, *resting, *(EngineTask(10 + i, 60.0) for i in range(40))).decide(0.0)
     assert decision.answer == resting[:3]
     assert not set(map(id, decision.answer)) & set(map(id, decision.run))
 
@@ -76,22 +76,22 @@ def test_those_that_rest_at_one_exit_are_answered_together_if_they_are_due_soon(
 def test_a_way_that_would_not_end_in_time_for_the_batch_is_begun_without_the_earliest():
     # Together the four need 2 · 4 s to the last exit, which is where the gain is.
     known = tables([0.5, 0.5, 0.9], largest=4)
-    tasks = [Task(0, 5.0, stage=1, exit=0), *(Task(i, 100.0, stage=1, exit=0) for i in (1, 2, 3))]
+    tasks = [EngineTask(0, 5.0, stage=1, exit=0), *(EngineTask(i, 100.0, stage=1, exit=0) for i in (1, 2, 3))]
     assert scheduler_of(known, *tasks).decide(0.0).run == tasks[1:]
 
 
 def test_first_exits_leave_room_for_a_stage_that_may_run_when_the_next_one_comes():
     known = tables([0.5, 0.7, 0.9], largest=8, fixed=1.0, seconds=0.1)
-    many = [Task(i, 100.0, stage=1, exit=0) for i in range(6)]
+    many = [EngineTask(i, 100.0, stage=1, exit=0) for i in range(6)]
     # It takes 1.1 s, a stage of the others 1.6 s, and the stage of the usual batch, of one, 1.1 s.
-    assert scheduler_of(known, *many, Task(6, 3.9)).decide(0.0).run == many
-    soon = Task(6, 3.7)
+    assert scheduler_of(known, *many, EngineTask(6, 3.9)).decide(0.0).run == many
+    soon = EngineTask(6, 3.7)
     assert scheduler_of(known, *many, soon).decide(0.0).run == [soon]
 
 
 def test_tasks_of_other_forms_share_no_batch():
     known = tables([0.5, 0.9], largest=4)
-    tasks = [Task(i, 1000.0, form=i % 2) for i in range(4)]
+    tasks = [EngineTask(i, 1000.0, form=i % 2) for i in range(4)]
     assert {task.form for task in scheduler_of(known, *tasks).decide(0.0).run} in ({0}, {1})
 
 
@@ -112,10 +112,10 @@ def chosen_beside(draw):
     deadlines: list[float] = []
     while not deadlines or not in_time(known, deadlines, 0.0):
         deadlines = sorted(draw.uniform(0, 8) for _ in range(draw.randint(1, 6)))
-    tasks = [Task(i, deadline) for i, deadline in enumerate(deadlines)]
+    tasks = [EngineTask(i, deadline) for i, deadline in enumerate(deadlines)]
     for i in range(draw.randint(1, 12)):
         stage = draw.randint(1, 2)
-        tasks.append(Task(100 + i, draw.uniform(1, 30), stage=stage, exit=stage - 1))
+        tasks.append(EngineTask(100 + i, draw.uniform(1, 30), stage=stage, exit=stage - 1))
     run = scheduler_of(known, *tasks).decide(0.0).run
     left = [task.deadline for task in tasks if task.exit < 0 and task not in run]
     seconds = known.seconds(run[0].stage, len(run)) if run else 0.0  # none: some are answered first
@@ -170,7 +170,7 @@ def test_rows_of_several_tasks_need_and_reserve_what_their_tasks_do(seed, count)
     tasks = scheduler_of(known).flight
     for i in range(count):
         stage = max(0, draw.randint(-5, known.stages - 1))
-        tasks.add(Task(i, draw.uniform(0.001, 0.1), stage=stage, exit=stage - 1))
+        tasks.add(EngineTask(i, draw.uniform(0.001, 0.1), stage=stage, exit=stage - 1))
     single, grouped = tasks._one_by_one(0), tasks._grouped(0)  # a row each: the same plan
     assert (grouped.step, grouped.deadlines, grouped.waiting) == (1, single.deadlines, single.waiting)
     for price in (0, 7, 15):

@@ -36,8 +36,8 @@ def plan(
     - `anytime plan runs/a --rate 300 --deadline 50ms --engines 2 --json`
     """
     from anytime.serving.model import Model, saved_accuracy
-    from anytime.serving.planning import MOST_ENGINES, enough, outcome, outcomes, times_of
-    from anytime.serving.tables import make_tables
+    from anytime.serving.planning import MOST_ENGINES, enough, forecast, forecasts, times_of
+    from anytime.serving.ways import make_tables
 
     limit = check_number("--deadline, in seconds,", seconds(deadline), above=0)
     check_number("--rate", rate, above=0)
@@ -50,10 +50,10 @@ def plan(
     tables = make_tables(times, model.accuracy, 32, every=model.policy is not None)
     options: dict[str, Any] = {"requests": requests, "queue": queue}
     if engines is None:
-        found = outcomes(tables, rate, limit, measured, tolerate, **options)
+        found = forecasts(tables, rate, limit, measured, tolerate, **options)
     else:
         count = check_integer("--engines", engines, most=MOST_ENGINES)
-        found = [outcome(tables, rate, limit, count, measured, **options)]
+        found = [forecast(tables, rate, limit, count, measured, **options)]
     chosen = enough(found, tolerate)
     if as_json:
         print(json.dumps(_record(found, chosen, rate, limit, threads), indent=2))

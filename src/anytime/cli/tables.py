@@ -14,7 +14,7 @@ from anytime.inference.latency import Profile
 from anytime.inference.prediction import Prediction
 from anytime.models import create_model
 from anytime.network import Network, eval_mode
-from anytime.serving.planning import Outcome
+from anytime.serving.planning import Forecast
 from anytime.tables import millions
 
 
@@ -154,11 +154,11 @@ def compared_table(before: list[float], after: list[float], title: str, names: t
     return table
 
 
-def plan_table(outcomes: Sequence[Outcome], chosen: Outcome | None, threads: int, title: str) -> Any:
+def plan_table(forecasts: Sequence[Forecast], chosen: Forecast | None, threads: int, title: str) -> Any:
     """For each number of engine processes what clients would see."""
     columns = ["engines", "threads each", "cores", "refused", "late", "exit, 10 % / median / 90 %", "accuracy", ""]
     table = _table(title, *columns)
-    for each in outcomes:
+    for each in forecasts:
         exits = " / ".join(str(_quantile(each.exits, share) + 1) for share in (0.1, 0.5, 0.9))
         accuracy = "–" if each.accuracy is None else f"{each.accuracy:.1%}"
         row = [str(each.engines), str(threads), str(each.engines * threads + 1), f"{each.refused:.1%}"]

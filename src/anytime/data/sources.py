@@ -9,7 +9,7 @@ from typing import Any
 from anytime.data.encoded import Encoded, one_line
 from anytime.data.folder import Folder, entries, files
 from anytime.data.splits import group_by_split
-from anytime.data.table import Table
+from anytime.data.table import ImageTable
 from anytime.errors import AnytimeError, require
 from anytime.files import open_regular
 
@@ -35,7 +35,7 @@ def read_folder(path: Path) -> dict[str, Encoded]:
     return {split: read([path / name for name in names], path) for split, names in splits.items()}
 
 
-def _read_parquet(files: Sequence[Path], folder: Path) -> Table:
+def _read_parquet(files: Sequence[Path], folder: Path) -> ImageTable:
     """One table from the parquet files of a split, held in memory with its images encoded."""
     parquet = require("pyarrow.parquet", "data")
     arrow = require("pyarrow", "data")
@@ -48,7 +48,7 @@ def _read_parquet(files: Sequence[Path], folder: Path) -> Table:
             raise AnytimeError(f"cannot read {file}: it is truncated or no parquet file ({one_line(error)})") from error
     name = str(files[0]) if len(files) == 1 else f"{files[0]} and {len(files) - 1} more"
     try:
-        return Table(arrow.concat_tables(tables), _features(tables[0].schema.metadata), name, [folder])
+        return ImageTable(arrow.concat_tables(tables), _features(tables[0].schema.metadata), name, [folder])
     except AnytimeError:
         raise
     except Exception as error:
@@ -108,5 +108,5 @@ def from_datasets(found: Mapping[str, Any], name: str, folders: Sequence[Path]) 
             column: {"_type": type(feature).__name__, "names": getattr(feature, "names", None)}
             for column, feature in found[names[0]].features.items()
         }
-        result[split] = Table(arrow.concat_tables(tables), features, f"{name}, split {split}", folders)
+        result[split] = ImageTable(arrow.concat_tables(tables), features, f"{name}, split {split}", folders)
     return result

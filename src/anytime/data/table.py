@@ -12,7 +12,7 @@ from anytime.errors import AnytimeError
 from anytime.files import read_file
 
 
-class Table(Encoded):
+class ImageTable(Encoded):
     """Rows of an Arrow table with a column of images, as the Hub stores them, and a column of labels.
 
     Args:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from anytime.errors import AnytimeError, require
-from anytime.integrations.objective import Objective, accuracy
+from anytime.integrations.mean_objective import MeanObjective, accuracy
 from anytime.network import Network
 from anytime.weights import WeightScheme
 
@@ -43,7 +43,7 @@ class AnytimeModule(_lightning.LightningModule):
         loss: Callable[[Tensor, Tensor], Tensor] | None = None,
     ) -> None:
         super().__init__()
-        self.objective, self._optimizer = Objective(net, scheme, loss), optimizer
+        self.objective, self._optimizer = MeanObjective(net, scheme, loss), optimizer
 
     @property
     def net(self) -> Network:

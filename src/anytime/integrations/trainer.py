@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from anytime.errors import AnytimeError
-from anytime.integrations.objective import Objective, accuracy, count_labels, cross_entropy
+from anytime.integrations.mean_objective import MeanObjective, accuracy, count_labels, cross_entropy
 from anytime.network import Network
 from anytime.weights import WeightScheme
 
@@ -49,7 +49,7 @@ class TrainerModel(nn.Module):
         loss: Callable[[Tensor, Tensor], Tensor] | None = None,
     ) -> None:
         super().__init__()
-        self.objective, self.input = Objective(net, scheme, loss), input
+        self.objective, self.input = MeanObjective(net, scheme, loss), input
         # The Trainer writes safetensors, which refuse a tensor under two names: a shared one is saved under its first.
         self.register_state_dict_post_hook(_drop_aliases)
         self.register_load_state_dict_post_hook(_accept_without_aliases)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from anytime.errors import AnytimeError
 from anytime.serving.slowdown import Pace, SlowDown
-from anytime.serving.tables import Tables
+from anytime.serving.ways import Tables
 
 
 class OverloadedError(AnytimeError):

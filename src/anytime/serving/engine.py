@@ -23,8 +23,8 @@ from anytime.serving.model import Model
 from anytime.serving.request import Answer, Request, settle
 from anytime.serving.runner import Event
 from anytime.serving.slowdown import Ahead
-from anytime.serving.tables import make_tables
 from anytime.serving.watch import Watch, close_at_exit
+from anytime.serving.ways import make_tables
 from anytime.serving.worker import Add
 
 __all__ = ["Answer", "Engine", "EngineDiedError", "OverloadedError"]

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from anytime.serving.tables import PRICES, Tables
+from anytime.inference.policy import Scorer
+from anytime.serving.ways import PRICES, Tables
 
 SINGLE = 64
 """Up to so many requests are planned one by one."""
@@ -29,8 +30,8 @@ Place = tuple[int, Hashable]
 
 
 @dataclass(slots=True, eq=False)
-class Task:
-    """A request in flight, as the scheduler sees it."""
+class EngineTask:
+    """A request in an engine's process."""
 
     id: int
     deadline: float
@@ -47,8 +48,19 @@ class Task:
     """w_i, what going on is worth for it, compared with the average sample: less if an exit was sure of it."""
     shift: int = 0
     """The same in prices, see ``Tables.shift``."""
-    work: Any = None
-    """What the runner keeps of it: its input, batch and latest logits."""
+    x: Any = None
+    """The input."""
+    streams: bool = False
+    """Whether every exit is wanted."""
+    batch: Any = None
+    """The runner's, which it is in."""
+    logits: Any = None
+    """Of its latest exit, if that was evaluated."""
+    scorer: Scorer | None = None
+    score: float | None = None
+    """The policy's score at the first exit, if there is a policy."""
+    shown: int = -1
+    """The latest exit that was shown to a stream."""
     key: tuple[float, int] = (0.0, 0)
     """Deadline and number, by which tasks are in order; set by ``Flight.add``."""
     slot: int = -1
@@ -62,7 +74,7 @@ class Task:
         return self.stage, self.form
 
 
-class Kind(NamedTuple):
+class TaskKind(NamedTuple):
     """What tasks of the same form, stage and shift have in common."""
 
     tables: Tables
@@ -70,7 +82,7 @@ class Kind(NamedTuple):
     shift: int
 
 
-class Rows(NamedTuple):
+class PlanRows(NamedTuple):
     """The tasks in the order of their deadlines, in rows of ``step``: what is planned is planned by rows."""
 
     step: int
@@ -94,11 +106,11 @@ class Flight:
 
     def __init__(self, tables: Callable[[Hashable], Tables]) -> None:
         self.tables = tables
-        self.tasks: list[Task] = []
+        self.tasks: list[EngineTask] = []
         """Earliest deadline first."""
         self.deadlines: list[float] = []
         """Those of ``tasks``."""
-        self.queues: dict[Place, list[Task]] = {}
+        self.queues: dict[Place, list[EngineTask]] = {}
         """The same tasks by place; no queue is empty."""
         self.forms: Counter[Hashable] = Counter()
         """How many tasks there are of each form."""
@@ -109,21 +121,21 @@ class Flight:
         self._order = np.zeros(SINGLE, np.intp)  # the slots of ``tasks``
         self._kind, self._size = np.zeros(SINGLE, np.intp), np.zeros(SINGLE)  # by slot
         self._numbers: dict[tuple[Hashable, int, int], int] = {}
-        self._kinds: list[Kind] = []
+        self._kinds: list[TaskKind] = []
         self._known: dict[int, tuple[list[tuple[float, ...]], np.ndarray]] = {}  # by level, see ``_columns``
 
-    def samples(self, tasks: Sequence[Task]) -> int:
+    def samples(self, tasks: Sequence[EngineTask]) -> int:
         """How many samples tasks have."""
         return sum([task.size for task in tasks]) if self.sized else len(tasks)
 
-    def index(self, task: Task) -> int:
+    def index(self, task: EngineTask) -> int:
         """Where a task is in ``tasks``."""
         begin = bisect_left(self.deadlines, task.deadline)
         if self.tasks[begin] is task:
             return begin
         return bisect_left(self.tasks, task.key, begin, key=by_key)
 
-    def add(self, task: Task) -> None:
+    def add(self, task: EngineTask) -> None:
         """Take a task up."""
         task.key = task.deadline, self._count
         self._count += 1
@@ -145,7 +157,7 @@ class Flight:
             insort(queue, task, key=by_key)
         self._know(task)
 
-    def remove(self, task: Task) -> None:
+    def remove(self, task: EngineTask) -> None:
         """Drop a task."""
         at, many = self.index(task), len(self.tasks)
         del self.tasks[at], self.deadlines[at]
@@ -160,7 +172,7 @@ class Flight:
         if not queue:
             del self.queues[task.place]
 
-    def move(self, tasks: Sequence[Task], exit: int) -> None:
+    def move(self, tasks: Sequence[EngineTask], exit: int) -> None:
         """Tasks of one place, earliest deadline first, have been through their next stage and reached an exit, perhaps
         the one that they had.
         """
@@ -183,12 +195,12 @@ class Flight:
             for task in tasks:
                 insort(queue, task, key=by_key)
 
-    def weigh(self, task: Task, weight: float) -> None:
+    def weigh(self, task: EngineTask, weight: float) -> None:
         """Going on is worth this for a task."""
         task.weight, task.shift = weight, self.tables(task.form).shift(weight)
         self._know(task)
 
-    def _know(self, task: Task) -> None:
+    def _know(self, task: EngineTask) -> None:
         place = task.form, task.stage, task.shift
         number = self._numbers.get(place)
         if number is None:
@@ -199,7 +211,7 @@ class Flight:
                     if other is not task:
                         self._know(other)
             number = self._numbers[place] = len(self._kinds)
-            self._kinds.append(Kind(self.tables(task.form), task.place, task.shift))
+            self._kinds.append(TaskKind(self.tables(task.form), task.place, task.shift))
             self._known.clear()
         task.kind = self._kind[task.slot] = number
 
@@ -209,11 +221,11 @@ class Flight:
         self._order, self._kind = np.resize(self._order, 2 * many), np.resize(self._kind, 2 * many)
         self._size = np.resize(self._size, 2 * many)
 
-    def rows(self, level: int) -> Rows:
+    def rows(self, level: int) -> PlanRows:
         """The rows of a plan for batches of a level."""
         return self._one_by_one(level) if len(self.tasks) <= SINGLE else self._grouped(level)
 
-    def _one_by_one(self, level: int) -> Rows:
+    def _one_by_one(self, level: int) -> PlanRows:
         columns, tasks = self._columns(level), self.tasks
         kinds = [task.kind for task in tasks]
         look_up = itemgetter(*kinds, 0)  # one more, since that of one is no tuple
@@ -227,9 +239,9 @@ class Flight:
         for kind, first in dict(zip(reversed(kinds), range(len(kinds) - 1, -1, -1), strict=True)).items():
             heads[first] += fixed[kind]
         reserved = list(accumulate(heads[:-1], initial=0.0))
-        return Rows(1, self.deadlines, of_tasks(WAITING), reserved, of_tasks)
+        return PlanRows(1, self.deadlines, of_tasks(WAITING), reserved, of_tasks)
 
-    def _grouped(self, level: int) -> Rows:
+    def _grouped(self, level: int) -> PlanRows:
         """Equal numbers of tasks whose deadlines are next to each other: planned as if all were due with the first."""
         many, kinds, matrix = len(self.tasks), len(self._kinds), self._matrix(level)
         step = -(-many // ROWS)
@@ -241,7 +253,7 @@ class Flight:
         sums = counts @ matrix
         # A head's fixed seconds count once, in the first row that has its kind.
         fixed = np.bincount((counts > 0).argmax(0), matrix[:, FIXED] * counts.any(0), rows)
-        return Rows(
+        return PlanRows(
             step,
             self.deadlines[::step],
             sums[:, WAITING].tolist(),

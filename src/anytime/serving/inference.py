@@ -14,8 +14,7 @@ from anytime.errors import AnytimeError
 from anytime.serving.bodies import body_of
 from anytime.serving.engine import Answer
 from anytime.serving.exchange import Exchange
-from anytime.serving.protocol import LENGTH_HEADER, InputTensor, format_response, parse_request
-from anytime.serving.protocol import Request as Inference
+from anytime.serving.protocol import LENGTH_HEADER, InferenceRequest, InputTensor, format_response, parse_request
 from anytime.serving.replies import json_reply
 from anytime.serving.served import Loaded, Served, check_finite
 from anytime.serving.service import Service, answers_of
@@ -127,7 +126,7 @@ async def infer(request: Request) -> Response:
             return Response(content, headers=headers)
 
 
-async def answer(request: Request, inference: Inference, loaded: Loaded, exchange: Exchange) -> list[Answer]:
+async def answer(request: Request, inference: InferenceRequest, loaded: Loaded, exchange: Exchange) -> list[Answer]:
     """The answers to a request that is parsed and has its deadline, one for each sample."""
     inference.wants(OUTPUTS)
     batch = await batch_of(request, inference, loaded, exchange)
@@ -160,7 +159,7 @@ def check_inputs(loaded: Loaded, rows: int, inputs: list[InputTensor]) -> None:
         raise AnytimeError(f"the input has the shape {tensor.shape}; expected [N, {expected}]")
 
 
-async def batch_of(request: Request, inference: Inference, loaded: Loaded, exchange: Exchange) -> Tensor:
+async def batch_of(request: Request, inference: InferenceRequest, loaded: Loaded, exchange: Exchange) -> Tensor:
     """The samples of a request: floats as the network sees them, pixels, or encoded images."""
     array, prepare = inference.arrays[INPUT], loaded.preprocessing
     if array.dtype == object and prepare is not None:

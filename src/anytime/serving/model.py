@@ -17,7 +17,7 @@ from anytime.inference.policy import FILE as POLICY
 from anytime.inference.policy import Policy
 from anytime.inputs import as_input, like_weights
 from anytime.network import Network, tensors_of
-from anytime.serving.tables import rising_accuracy
+from anytime.serving.ways import rising_accuracy
 
 
 class Source(NamedTuple):

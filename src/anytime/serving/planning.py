@@ -18,13 +18,13 @@ from anytime.inference.batch_times import BatchTimes, measure_batches
 from anytime.inference.measuring import kind_of
 from anytime.serving.model import Model
 from anytime.serving.simulation import poisson, simulate
-from anytime.serving.tables import Tables
+from anytime.serving.ways import Tables
 
 MOST_ENGINES = 32
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Forecast:
     """What clients would see with so many engine processes."""
 
     engines: int
@@ -43,9 +43,9 @@ class Outcome:
         return self.refused + self.late
 
 
-def outcome(
+def forecast(
     tables: Tables, rate: float, deadline: float, engines: int, measured: bool, requests: int = 2000, queue: int = 256
-) -> Outcome:
+) -> Forecast:
     """Simulate a load.
 
     Args:
@@ -67,12 +67,12 @@ def outcome(
     exits = [counts[exit] / total for exit in range(len(tables.accuracy))]
     accuracy = sum(share * value for share, value in zip(exits, tables.accuracy, strict=True))
     known = accuracy if measured and given else None
-    return Outcome(engines, 1 - len(given) / len(trace), late / len(trace), exits, known)
+    return Forecast(engines, 1 - len(given) / len(trace), late / len(trace), exits, known)
 
 
-def outcomes(
+def forecasts(
     tables: Tables, rate: float, deadline: float, measured: bool, tolerated: float = 0.01, **options: Any
-) -> list[Outcome]:
+) -> list[Forecast]:
     """For 1, 2, 3 … engine processes what clients would see, up to where nearly all answers are complete.
 
     Args:
@@ -81,14 +81,14 @@ def outcomes(
         deadline: seconds.
         measured: whether the accuracy in the tables was measured.
         tolerated: share of the requests that may be refused or late.
-        options: of ``outcome``.
+        options: of ``forecast``.
     """
     check_number("rate", rate, above=0)
     check_number("deadline", deadline, above=0)
     check_number("tolerated", tolerated, most=1)
-    found: list[Outcome] = []
+    found: list[Forecast] = []
     for engines in range(1, MOST_ENGINES + 1):
-        found.append(outcome(tables, rate, deadline, engines, measured, **options))
+        found.append(forecast(tables, rate, deadline, engines, measured, **options))
         last = found[-1]
         if last.exits[-1] > 0.95 and last.failed <= tolerated:
             break
@@ -99,11 +99,11 @@ def outcomes(
     return found
 
 
-def _mean(outcome: Outcome) -> float:
-    return sum(exit * share for exit, share in enumerate(outcome.exits))
+def _mean(forecast: Forecast) -> float:
+    return sum(exit * share for exit, share in enumerate(forecast.exits))
 
 
-def enough(found: list[Outcome], tolerated: float) -> Outcome | None:
+def enough(found: list[Forecast], tolerated: float) -> Forecast | None:
     """The least number of engine processes that refuse or are late with at most so many; None if none of these do."""
     return next((each for each in found if each.failed <= tolerated), None)
 

@@ -32,7 +32,7 @@ TOP = 5
 ABSENT = msgspec.Raw()
 
 
-class Sample(msgspec.Struct, forbid_unknown_fields=True):
+class SampleBody(msgspec.Struct, forbid_unknown_fields=True):
     """The JSON body of a prediction: either of the first two."""
 
     image: str | None = None
@@ -43,7 +43,7 @@ class Sample(msgspec.Struct, forbid_unknown_fields=True):
     """With its unit: a number is refused with that reason."""
 
 
-_decoder = msgspec.json.Decoder(Sample)
+_decoder = msgspec.json.Decoder(SampleBody)
 
 
 async def predict(request: Request) -> Response:

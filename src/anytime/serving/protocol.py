@@ -82,7 +82,7 @@ class Message(msgspec.Struct):
 
 
 @dataclass
-class Request:
+class InferenceRequest:
     """An inference request; ``arrays`` holds its inputs by name once it is parsed."""
 
     inputs: list[InputTensor]
@@ -123,7 +123,7 @@ def parse_request(
     body: bytes,
     header_length: str | None = None,
     check: Callable[[list[InputTensor]], object] = lambda inputs: None,  # noqa: ARG005
-) -> Request:
+) -> InferenceRequest:
     """The request in a body, with its tensors as arrays.
 
     Args:
@@ -139,7 +139,7 @@ def parse_request(
         end = int(header_length)
     message = parse_json(_message, body[:end])
     inputs, outputs = _parts("inputs", _input, message.inputs), _parts("outputs", _output, message.outputs or [])
-    request = Request(inputs, message.id, parameters_of(message.parameters), outputs)
+    request = InferenceRequest(inputs, message.id, parameters_of(message.parameters), outputs)
     check(inputs)
     for tensor in request.inputs:
         if tensor.name in request.arrays:
@@ -262,7 +262,7 @@ def _split_bytes(tensor: InputTensor, content: bytes, count: int) -> list[bytes]
 
 
 def format_response(
-    model: str, request: Request, outputs: Mapping[str, np.ndarray]
+    model: str, request: InferenceRequest, outputs: Mapping[str, np.ndarray]
 ) -> tuple[bytes, dict[str, str]]:  # fmt: skip
     """The body and headers that answer a request."""
     described, tail = [], []

@@ -35,7 +35,7 @@ from anytime.serving.inference import (
 )
 from anytime.serving.limits import Limits
 from anytime.serving.predict import answers_on_the_way
-from anytime.serving.protocol import Request as Inference
+from anytime.serving.protocol import InferenceRequest as Inference
 from anytime.serving.replies import status_of
 from anytime.serving.rpc_messages import (
     POOL,

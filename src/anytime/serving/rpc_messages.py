@@ -15,9 +15,9 @@ from anytime.serving.protocol import (
     DATATYPES,
     LARGEST_JSON,
     MOST_PARTS,
+    InferenceRequest,
     InputTensor,
     OutputWanted,
-    Request,
     datatype_of,
     from_bytes,
     from_elements,
@@ -144,7 +144,7 @@ def _varint(content: bytes, place: int) -> tuple[int, int]:
     raise AnytimeError("the bytes are not a message of the protocol")
 
 
-def parse_message(given: Any, check: Callable[[list[InputTensor]], object] = lambda inputs: None) -> Request:  # noqa: ARG005
+def parse_message(given: Any, check: Callable[[list[InputTensor]], object] = lambda inputs: None) -> InferenceRequest:  # noqa: ARG005
     """The request in a ``ModelInferRequest``, with its tensors as arrays.
 
     Args:
@@ -156,7 +156,7 @@ def parse_message(given: Any, check: Callable[[list[InputTensor]], object] = lam
             raise AnytimeError(f"the message has {len(parts)} {name}; at most {MOST_PARTS} are allowed")
     inputs = [InputTensor(each.name, list(each.shape), each.datatype) for each in given.inputs]
     outputs = [OutputWanted(each.name) for each in given.outputs]
-    request = Request(inputs, given.id or None, parameters_of(given), outputs)
+    request = InferenceRequest(inputs, given.id or None, parameters_of(given), outputs)
     check(inputs)
     raw = given.raw_input_contents
     if raw and len(raw) != len(inputs):
@@ -186,7 +186,7 @@ def _from_contents(tensor: InputTensor, contents: Any) -> np.ndarray:
     return from_elements(tensor, getattr(contents, field) if field else ())
 
 
-def infer_response(model: str, request: Request, outputs: Mapping[str, np.ndarray], raw: bool) -> Any:
+def infer_response(model: str, request: InferenceRequest, outputs: Mapping[str, np.ndarray], raw: bool) -> Any:
     """A ``ModelInferResponse``.
 
     Args:

@@ -13,9 +13,9 @@ from anytime.inference.batch_times import BatchTimes, sample_form
 from anytime.inference.policy import Policy, Scorer
 from anytime.inputs import device_of
 from anytime.network import clone_tensors, tensors_of
-from anytime.serving.flight import Task
+from anytime.serving.flight import EngineTask
 from anytime.serving.scheduler import Decision, Scheduler
-from anytime.serving.tables import Tables, make_tables
+from anytime.serving.ways import Tables, make_tables
 
 FORMS = 64
 """Tables of so many shapes of inputs are kept: clients may choose shapes, and memory is finite."""
@@ -45,30 +45,15 @@ class Event(NamedTuple):
     """The policy's score at the first exit, if there is a policy."""
 
 
-class Work:
-    """What belongs to a task: its input, and the batch that it is in."""
-
-    __slots__ = ("batch", "logits", "score", "scorer", "shown", "streams", "x")
-
-    def __init__(self, x: Any, streams: bool) -> None:
-        self.x, self.streams = x, streams
-        self.batch: Batch | None = None
-        self.logits: Tensor | None = None  # of its latest exit, if that was evaluated
-        self.scorer: Scorer | None = None
-        self.score: float | None = None  # at the first exit
-        self.shown = -1
-        """The latest exit that was shown to a stream."""
-
-
-class Batch:
+class TaskBatch:
     """The state of tasks that ran a stage together, in the order of its rows."""
 
-    def __init__(self, state: Any, tasks: Sequence[Task]) -> None:
+    def __init__(self, state: Any, tasks: Sequence[EngineTask]) -> None:
         self.state, self.tasks = state, tasks
         ends = accumulate(task.size for task in tasks)
         self.rows = {task.id: range(end - task.size, end) for task, end in zip(tasks, ends, strict=True)}
 
-    def part(self, net: Any, chosen: list[Task]) -> Any:
+    def part(self, net: Any, chosen: list[EngineTask]) -> Any:
         """The state of some of its tasks, which are put into its order."""
         chosen.sort(key=lambda task: self.rows[task.id].start)
         if len(chosen) == len(self.tasks):
@@ -96,7 +81,7 @@ class Runner:
         self.exits: list[int | None] = net.stage_exits
         self.known: dict[Hashable, Tables] = {}
         self.scheduler = Scheduler(self._tables, settings.largest)
-        self.by_id: dict[int, Task] = {}
+        self.by_id: dict[int, EngineTask] = {}
         self.news: list[Event] = []
         self.resume()
 
@@ -122,7 +107,7 @@ class Runner:
             self.known[form] = self.known.pop(form)  # the latest used come last
         else:
             self._know(form, x, size)
-        task = Task(id, deadline, form, size, work=Work(x, streams))
+        task = EngineTask(id, deadline, form, size, x=x, streams=streams)
         self.by_id[id] = task
         self.scheduler.add(task)
 
@@ -155,32 +140,32 @@ class Runner:
             news, self.news = self.news, []
             self.tell(news)
 
-    def _gathered(self, tasks: Sequence[Task]) -> Batch:
+    def _gathered(self, tasks: Sequence[EngineTask]) -> TaskBatch:
         """One batch of these tasks, out of those that they are in."""
-        together = tasks[0].work.batch
+        together = tasks[0].batch
         if together is not None and together.tasks == tasks:
             return together
-        parts: dict[int, tuple[Batch | None, list[Task]]] = {}
+        parts: dict[int, tuple[TaskBatch | None, list[EngineTask]]] = {}
         for task in tasks:
-            batch = task.work.batch
+            batch = task.batch
             key = id(task) if batch is None else id(batch)
             parts.setdefault(key, (batch, []))[1].append(task)
         states, order = [], []
         for batch, chosen in parts.values():
             if batch is None:  # the input itself, which a stage may change and which may be needed again
-                x = chosen[0].work.x
+                x = chosen[0].x
                 if len(parts) == 1:
                     x = x.clone() if isinstance(x, Tensor) else clone_tensors(x)
                 states.append(x)
             else:
                 states.append(batch.part(self.net, chosen))
             order += chosen
-        return Batch(self.net.join(states), order)
+        return TaskBatch(self.net.join(states), order)
 
-    def _run(self, tasks: Sequence[Task]) -> None:
+    def _run(self, tasks: Sequence[EngineTask]) -> None:
         stage = tasks[0].stage
         if self.exits[stage] is None and tasks[0].exit >= 0:  # the stage may change what the latest exit looks at
-            seen = self._evaluate([task for task in tasks if task.work.logits is None])
+            seen = self._evaluate([task for task in tasks if task.logits is None])
             if not seen:
                 return
         if self.exits[stage] is not None and tasks[0].exit < 0:
@@ -196,44 +181,44 @@ class Runner:
         self.scheduler.ran(tasks, self.since - begun)
         exit = self.exits[stage]
         for task in batch.tasks:
-            task.work.batch = batch
+            task.batch = batch
             if exit is not None:
-                task.work.logits = None
+                task.logits = None
         if exit is not None:
             try:
                 self._look(batch.tasks)
             except Exception as error:
                 self._failed([task for task in batch.tasks if task.id in self.by_id], error)
 
-    def _look(self, tasks: Sequence[Task]) -> None:
+    def _look(self, tasks: Sequence[EngineTask]) -> None:
         """Evaluate the exit just reached for those who want to see it, and let go those that it is sure of."""
         policy = self.settings.policy
-        wanted = list(tasks) if policy is not None else [task for task in tasks if task.work.streams]
+        wanted = list(tasks) if policy is not None else [task for task in tasks if task.streams]
         if not wanted or not self._evaluate(wanted):
             return
         moment = self.clock()
         for task in wanted:
-            if task.work.streams and task.exit > task.work.shown:
-                task.work.shown = task.exit
-                self.news.append(Event(task.id, "exit", task.exit, task.work.logits, None, moment))
+            if task.streams and task.exit > task.shown:
+                task.shown = task.exit
+                self.news.append(Event(task.id, "exit", task.exit, task.logits, None, moment))
         if policy is not None and policy.score != "patience":
             scores = Scorer(policy.score, policy.temperatures).score(
-                wanted[0].exit, torch.cat([task.work.logits for task in wanted])
+                wanted[0].exit, torch.cat([task.logits for task in wanted])
             )
             sure = policy.leaves(wanted[0].exit, scores).split([task.size for task in wanted])
             for task, sure_of, score in zip(wanted, sure, scores.split([t.size for t in wanted]), strict=True):
                 self._judged(task, bool(sure_of.all()), float(score.mean()))
         elif policy is not None:
             for task in wanted:
-                task.work.scorer = task.work.scorer or Scorer(policy.score, policy.temperatures)
-                score = task.work.scorer.score(task.exit, task.work.logits)
+                task.scorer = task.scorer or Scorer(policy.score, policy.temperatures)
+                score = task.scorer.score(task.exit, task.logits)
                 self._judged(task, bool(policy.leaves(task.exit, score).all()), float(score.mean()))
 
-    def _judged(self, task: Task, sure: bool, score: float) -> None:
+    def _judged(self, task: EngineTask, sure: bool, score: float) -> None:
         if task.exit == 0:
-            task.work.score = score
+            task.score = score
         # Who wants to see every exit goes on until the deadline.
-        if sure and not task.work.streams and task.exit < len(self.settings.accuracy) - 1:
+        if sure and not task.streams and task.exit < len(self.settings.accuracy) - 1:
             self._finish(task, "policy")
         elif self.settings.policy is not None and self.settings.policy.score == "confidence":
             # What is left to gain for this sample, compared with the average one at this exit.
@@ -241,18 +226,18 @@ class Runner:
             if isfinite(left):  # numbers that are too large for the network give none
                 self.scheduler.flight.weigh(task, min(max(left / max(doubt, 1e-3), 0.1), 4.0))
 
-    def _answer(self, tasks: Sequence[Task]) -> None:
+    def _answer(self, tasks: Sequence[EngineTask]) -> None:
         begun = self.clock()
         for place in dict.fromkeys((task.stage, task.form) for task in tasks):  # earliest deadline first
             group = [task for task in tasks if (task.stage, task.form) == place]
-            if not self._evaluate([task for task in group if task.work.logits is None]):
+            if not self._evaluate([task for task in group if task.logits is None]):
                 continue
             for task in group:
                 self._finish(task, None if task.exit == len(self.settings.accuracy) - 1 else "deadline")
             self.flush()
         self.since += self.clock() - begun
 
-    def _evaluate(self, tasks: Sequence[Task]) -> bool:
+    def _evaluate(self, tasks: Sequence[EngineTask]) -> bool:
         """Evaluate the latest exit of tasks that stand at the same stage; False if that failed."""
         if not tasks:
             return True
@@ -264,20 +249,20 @@ class Runner:
             self._failed(tasks, error)
             return False
         for task, rows in zip(batch.tasks, parts, strict=True):
-            task.work.logits = rows
+            task.logits = rows
         return True
 
-    def _drop(self, task: Task) -> None:
+    def _drop(self, task: EngineTask) -> None:
         del self.by_id[task.id]
         self.scheduler.remove(task)
-        task.work.batch = None  # no reference cycle, so that its memory is freed at once
+        task.batch = None  # no reference cycle, so that its memory is freed at once
         self.known.pop((task.form[0], task.id) if isinstance(task.form, tuple) else None, None)  # if it ran alone
 
-    def _finish(self, task: Task, stopped_by: str | None) -> None:
+    def _finish(self, task: EngineTask, stopped_by: str | None) -> None:
         self._drop(task)
-        self.news.append(Event(task.id, "done", task.exit, task.work.logits, stopped_by, self.clock(), task.work.score))
+        self.news.append(Event(task.id, "done", task.exit, task.logits, stopped_by, self.clock(), task.score))
 
-    def _failed(self, tasks: Sequence[Task], error: Exception) -> None:
+    def _failed(self, tasks: Sequence[EngineTask], error: Exception) -> None:
         """Something failed on tasks: alone, that is the request's error; in a batch, all begin again, each alone."""
         for task in tasks:
             if len(tasks) == 1:
@@ -287,7 +272,7 @@ class Runner:
             else:
                 self.scheduler.remove(task)
                 task.stage, task.exit = 0, -1
-                task.work.batch = task.work.logits = task.work.scorer = None
+                task.batch = task.logits = task.scorer = None
                 alone = (task.form, task.id)  # shares no batch from now on
                 self.known[alone] = self.known[task.form]
                 task.form = alone

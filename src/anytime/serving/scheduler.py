@@ -15,7 +15,7 @@ a first exit would not survive it. Who cannot reach another exit after that stag
 
 | symbol | name | what it is |
 |---|---|---|
-| d_i, s_i, w_i | ``deadline``, ``stage``, ``weight`` | of a ``Task``; w_i multiplies what going on gains |
+| d_i, s_i, w_i | ``deadline``, ``stage``, ``weight`` | of a ``EngineTask``; w_i multiplies what going on gains |
 | | ``place`` | stage and form: those at one place can share a batch; their queue has the earliest first |
 | τ_k(b) | ``seconds`` | as measured when nothing else ran |
 | | ``mean``, ``high``, ``safe`` | a second on the machine now: mean, 95th percentile, twice as far (``SlowDown``) |
@@ -25,7 +25,7 @@ a first exit would not survive it. Who cannot reach another exit after that stag
 | λ | ``price`` | a slope, as an index: 0 is infinite (first exits only), higher ones are lower prices |
 | | ``shift`` | by how many prices the price of a request differs, for its weight w_i |
 | N_i(λ) | ``needs`` | seconds of the ways that request i takes at a price, and of the head that answers |
-| | row | one request if there are few, else a group with neighboring deadlines (``Rows``) |
+| | row | one request if there are few, else a group with neighboring deadlines (``PlanRows``) |
 | L_i | ``left`` | seconds to d_i, in those that were measured, less room for one long piece |
 | | ``first``, ``later``, ``cut`` | the price up to the group that limits it, the price after it, the first task there |
 | | ``slack`` | before each row, the least L_j - Σ N up to j: so long can the rows before it be put off |
@@ -53,14 +53,14 @@ from operator import gt, not_, sub
 from typing import NamedTuple
 
 from anytime.serving.admission import worst_lateness
-from anytime.serving.flight import Flight, Place, Rows, Task, by_deadline, by_key
+from anytime.serving.flight import EngineTask, Flight, Place, PlanRows, by_deadline, by_key
 from anytime.serving.slowdown import SlowDown
-from anytime.serving.tables import PRICES, Tables
+from anytime.serving.ways import PRICES, Tables
 
 TOGETHER = 4
 """Answers that are due within so many stages from now are given together."""
 
-Places = dict[Place, list[Task]]
+Places = dict[Place, list[EngineTask]]
 """Tasks by place, at each the earliest deadline first."""
 
 
@@ -68,8 +68,8 @@ Places = dict[Place, list[Task]]
 class Decision:
     """What to do now: answer some tasks with the exit that they have, then run the next stage of others."""
 
-    answer: Sequence[Task] = ()
-    run: Sequence[Task] = ()
+    answer: Sequence[EngineTask] = ()
+    run: Sequence[EngineTask] = ()
 
 
 class Plan(NamedTuple):
@@ -99,19 +99,19 @@ class Scheduler:
         self._prices = 1, 1
 
     @property
-    def tasks(self) -> list[Task]:
+    def tasks(self) -> list[EngineTask]:
         """Those in flight, earliest deadline first."""
         return self.flight.tasks
 
-    def add(self, task: Task) -> None:
+    def add(self, task: EngineTask) -> None:
         """Take a task up."""
         self.flight.add(task)
 
-    def remove(self, task: Task) -> None:
+    def remove(self, task: EngineTask) -> None:
         """Drop a task: it is answered, failed or cancelled."""
         self.flight.remove(task)
 
-    def ran(self, tasks: Sequence[Task], seconds: float) -> None:
+    def ran(self, tasks: Sequence[EngineTask], seconds: float) -> None:
         """Move tasks on by the stage that they have been through, and learn from the seconds that it took."""
         tables, stage = self.tables(tasks[0].form), tasks[0].stage
         size = self.flight.samples(tasks)
@@ -139,7 +139,7 @@ class Scheduler:
         self._answered_together(plan, lost, after + TOGETHER * (after - now))
         return Decision(_in_order(lost), run if self._can_wait(rows, plan, run, after, now, lost) else ())
 
-    def _alone(self, task: Task, now: float) -> Decision:
+    def _alone(self, task: EngineTask, now: float) -> Decision:
         """What to do if there is one task only: go on as long as another exit is in time."""
         tables, stage = self.tables(task.form), task.stage
         if task.exit >= 0 and (stage == tables.stages or now + self.slow.safe * tables.next[stage] > task.deadline):
@@ -148,7 +148,7 @@ class Scheduler:
 
     # Who is answered
 
-    def _stopping(self, rows: Rows, now: float, running: Iterable[Task]) -> Places:
+    def _stopping(self, rows: PlanRows, now: float, running: Iterable[EngineTask]) -> Places:
         """Tasks with an exit that cannot reach another one in time if nothing else happens before a moment.
 
         The answers of those with earlier deadlines come before their own; those at one place are given together.
@@ -188,7 +188,9 @@ class Scheduler:
             others = set(lost[place]).difference(due)
             lost[place] = sorted([*due, *others], key=by_key) if others else due
 
-    def _can_wait(self, rows: Rows, plan: Plan, run: list[Task], after: float, now: float, lost: Places) -> bool:
+    def _can_wait(
+        self, rows: PlanRows, plan: Plan, run: list[EngineTask], after: float, now: float, lost: Places
+    ) -> bool:
         """Whether a batch can run after some answers without another decision: nobody would be late."""
         heads = [(self.tables(form).answer[stage], tasks) for (stage, form), tasks in lost.items()]
         after += self.slow.safe * sum([head.at(self.flight.samples(tasks)) for head, tasks in heads])
@@ -202,7 +204,7 @@ class Scheduler:
 
     # The prices, and who goes on at them
 
-    def _plan(self, rows: Rows, level: int, now: float) -> Plan:
+    def _plan(self, rows: PlanRows, level: int, now: float) -> Plan:
         """The lowest prices at which all are in time."""
         tasks = self.flight.tasks
         # Planned at the 95th percentile: the mean, and room for the deviation of a longest piece.
@@ -247,7 +249,7 @@ class Scheduler:
                 resting[place] = off
         return _sorted(going), resting
 
-    def _delay(self, rows: Rows, now: float) -> float:
+    def _delay(self, rows: PlanRows, now: float) -> float:
         """By how long first exits can be put off; with room for a stage: admission counts with one that is running."""
         waiting = [
             (deadline, round(samples))
@@ -259,13 +261,13 @@ class Scheduler:
         tables = self.tables(self._waiting_first().form)
         return -worst_lateness(tables, self.slow, waiting, now) - self.slow.high * tables.longest_stage.at(self.usual)
 
-    def _waiting_first(self) -> Task:
+    def _waiting_first(self) -> EngineTask:
         """Of those without an exit the one with the earliest deadline."""
         return min([queue[0] for queue in self.flight.queues.values() if queue[0].exit < 0], key=by_key)
 
     # The batch that runs
 
-    def _best(self, plan: Plan, rows: Rows, now: float) -> list[Task]:
+    def _best(self, plan: Plan, rows: PlanRows, now: float) -> list[EngineTask]:
         """The group that gains most per second, leaving the plan of earlier deadlines and every first exit."""
         # If no request can reach its next planned exit, any runs that can go on.
         groups = plan.going or _sorted(self.flight.queues)
@@ -294,13 +296,13 @@ class Scheduler:
             return self._fill(self.flight.queues[self._waiting_first().place])
         return self._fill(next(iter(groups.values())))  # that of the earliest deadline
 
-    def _gain(self, tables: Tables, stage: int, run: list[Task]) -> tuple[float, int]:
+    def _gain(self, tables: Tables, stage: int, run: list[EngineTask]) -> tuple[float, int]:
         """Accuracy per second of the way of a batch from a stage, and its size."""
         size = self.flight.samples(run)
         worth = sum([task.weight * task.size for task in run]) if tables.every else size
         return tables.slopes[tables.levels[size]][stage] * worth, size
 
-    def _too_early(self, tasks: list[Task], now: float) -> int:
+    def _too_early(self, tasks: list[EngineTask], now: float) -> int:
         """How many of a queue are due before the end of their way, if the others take it together; not the last one.
 
         The earlier a deadline, the sooner it is left out.
@@ -321,7 +323,7 @@ class Scheduler:
             size -= tasks[i].size
         return len(tasks) - 1
 
-    def _fill(self, tasks: list[Task]) -> list[Task]:
+    def _fill(self, tasks: list[EngineTask]) -> list[EngineTask]:
         """As many of the tasks, in their order, as the largest batch holds."""
         if not self.flight.sized:
             return tasks[: self.largest]
@@ -332,7 +334,7 @@ class Scheduler:
                 size += task.size
         return chosen
 
-    def _in_time(self, run: list[Task], now: float) -> tuple[list[Task], float]:
+    def _in_time(self, run: list[EngineTask], now: float) -> tuple[list[EngineTask], float]:
         """The batch without those for which it would take too long, and when it ends.
 
         Who has an exit is left out; of those without one, the earliest deadlines come first, in a smaller batch.
@@ -359,7 +361,7 @@ def _sorted(places: Places) -> Places:
     return dict(sorted(places.items(), key=lambda item: item[1][0].key)) if len(places) > 1 else places
 
 
-def _in_order(places: Places) -> list[Task]:
+def _in_order(places: Places) -> list[EngineTask]:
     return list(chain.from_iterable(_sorted(places).values()))
 
 

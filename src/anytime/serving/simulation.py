@@ -7,10 +7,10 @@ from math import inf
 from typing import NamedTuple
 
 from anytime.serving.admission import lateness
-from anytime.serving.flight import Task
+from anytime.serving.flight import EngineTask
 from anytime.serving.scheduler import Scheduler
 from anytime.serving.slowdown import Ahead, Pace
-from anytime.serving.tables import Tables
+from anytime.serving.ways import Tables
 
 
 class Arrival(NamedTuple):
@@ -90,7 +90,7 @@ def simulate(
         if late[best] > 0 or in_flight >= queue:
             refused.add(i)
             continue
-        processes[best].scheduler.add(Task(i, request.deadline - ahead.seconds))
+        processes[best].scheduler.add(EngineTask(i, request.deadline - ahead.seconds))
     for engine in processes:
         engine.run_until(inf)
     answers = {id: answer for engine in processes for id, answer in engine.answers.items()}

@@ -1,4 +1,4 @@
-"""Objective: a network, a weight scheme and a loss as one module, which training loops of other libraries hold."""
+"""A network, a weight scheme and a mean loss as one module, which training loops of other libraries hold."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ IGNORED = -100
 """Labels with this value count neither in the loss nor in the metrics, as in PyTorch and Hugging Face."""
 
 
-class Outcome(NamedTuple):
+class ExitLosses(NamedTuple):
     """What a batch gives."""
 
     objective: Tensor
@@ -27,7 +27,7 @@ class Outcome(NamedTuple):
     """The logits of each exit that was computed."""
 
 
-class Objective(nn.Module):
+class MeanObjective(nn.Module):
     """The objective of all exits. The scheme is a submodule, so its state is saved and moved with the network's.
 
     Args:
@@ -48,7 +48,7 @@ class Objective(nn.Module):
         self.scheme = create_scheme(scheme, net.exits) if isinstance(scheme, str) else scheme
         self.loss = loss or cross_entropy
 
-    def forward(self, x: Any, labels: Tensor) -> Outcome:
+    def forward(self, x: Any, labels: Tensor) -> ExitLosses:
         """Compute the exits."""
         exits = self.exits
         if self.training and self.scheme.exits == self.net.exits:
@@ -59,7 +59,7 @@ class Objective(nn.Module):
             if len(exits) < self.net.exits:  # schemes take one loss per exit; those left out are zeros without a graph
                 where = torch.tensor(exits, device=losses.device)
                 losses = losses.new_zeros(self.net.exits).index_copy(0, where, losses)
-            return Outcome(self.scheme(losses), losses.detach(), logits)
+            return ExitLosses(self.scheme(losses), losses.detach(), logits)
 
     @property
     def exits(self) -> list[int]:
