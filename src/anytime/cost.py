@@ -115,7 +115,12 @@ Form = tuple[tuple[str, tuple[int, ...]], ...]
 
 def form_of(x: Any) -> Form:
     """The form of an input."""
-    return tuple([(str(leaf.dtype).removeprefix("torch."), tuple(leaf.shape)) for leaf in tensors_of(x)])
+    return tuple([tensor_form(leaf.dtype, leaf.shape) for leaf in tensors_of(x)])
+
+
+def tensor_form(dtype: torch.dtype, shape: torch.Size) -> tuple[str, tuple[int, ...]]:
+    """The form of a tensor."""
+    return str(dtype).removeprefix("torch."), tuple(shape)
 
 
 def counting() -> FlopCounterMode:

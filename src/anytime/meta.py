@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
 
 M = TypeVar("M", bound=nn.Module)
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 def shapes(example: Any) -> Any:
@@ -44,13 +45,42 @@ def changes_input(module: nn.Module, *inputs: Any) -> bool:
     """Whether a module changes its inputs in place; tried out once in each of its two modes, on the meta device.
 
     A module that cannot run there is taken for one that does, and so is any while a compiler looks on: compilers
-    remove the needless copy.
+    remove the needless copy. Modules made of well-known layers are not tried out: a trial takes a millisecond, the
+    first one in a process nearly a second, and deadlines are missed by that.
     """
     name = "_changes_input_in_training" if module.training else "_changes_input"  # dropout works in training alone
     known = vars(module).get(name)
     if known is None and not torch.compiler.is_compiling():
-        known = vars(module)[name] = _try_out(module, inputs)
+        known = vars(module)[name] = not _keeps(module) and _try_out(module, inputs)
     return known is not False
+
+
+def keeps_input(forward: F) -> F:
+    """Mark the ``forward`` of a module that does not change its inputs in place if its submodules do not."""
+    forward.keeps_input = True  # type: ignore[attr-defined]
+    return forward
+
+
+_NEW = {nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.LayerNorm}
+"""Layers that return a new tensor and leave their input as it is."""
+_PLAIN = {nn.Identity, nn.Flatten, nn.ReLU, nn.GELU, nn.Dropout, nn.AdaptiveAvgPool2d}
+"""Layers that leave their input as it is, unless they are told to work in place; they may return it."""
+
+
+def _keeps(module: nn.Module) -> bool:
+    kind = type(module)
+    if kind in _NEW:
+        return True
+    if kind in _PLAIN:
+        return not getattr(module, "inplace", False)
+    if kind.forward is not nn.Sequential.forward and not getattr(kind.forward, "keeps_input", False):
+        return False
+    for child in module.children():
+        if not _keeps(child):
+            return False
+        if isinstance(module, nn.Sequential) and type(child) in _NEW:
+            return True  # the layers after it do not see the input
+    return True
 
 
 def _try_out(module: nn.Module, inputs: tuple[Any, ...]) -> bool:

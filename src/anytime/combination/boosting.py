@@ -7,6 +7,7 @@ from torch import Tensor
 
 from anytime.combination.rule import Rule
 from anytime.errors import check_number
+from anytime.meta import keeps_input
 
 
 class Boosting(Rule):
@@ -37,6 +38,7 @@ class Boosting(Rule):
         super().__init__(exits)
         self.share = check_number("share", share)
 
+    @keeps_input
     def forward(self, exit: int, own: Sequence[Tensor]) -> Tensor:  # noqa: ARG002
         """The sum."""
         answer = own[0]

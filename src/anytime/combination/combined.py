@@ -13,6 +13,7 @@ from anytime.combination.rule import Rule
 from anytime.combination.stacking import Stacking
 from anytime.errors import AnytimeError, check_integer, options_of, shown
 from anytime.evaluation import collect
+from anytime.meta import keeps_input
 from anytime.network import Network, ReachedExit, Step, weights_device
 from anytime.preprocessing import Preprocessing
 
@@ -219,6 +220,7 @@ class CombinedHead(nn.Module):
         self.exit, self.rule = exit, rule
         self.head = None if exit in rule.inputs else head
 
+    @keeps_input
     def forward(self, state: tuple[Any, Memory]) -> Tensor:
         """The answer."""
         inner, memory = state

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from anytime.combination.rule import Rule
 from anytime.evaluation import Outputs
+from anytime.meta import keeps_input
 
 
 class Ensemble(Rule):
@@ -40,6 +41,7 @@ class Ensemble(Rule):
             weights[exit, : len(heard)] = 1 / len(heard)
         self.register_buffer("weights", weights)
 
+    @keeps_input
     def forward(self, exit: int, own: Sequence[Tensor]) -> Tensor:
         """The weighted sum of the log-probabilities."""
         logp = torch.stack(tuple(own), -1).float().log_softmax(-2)

@@ -10,6 +10,7 @@ from torch.nn.functional import softplus
 from anytime.combination.rule import Rule
 from anytime.errors import check_number
 from anytime.evaluation import Outputs
+from anytime.meta import keeps_input
 
 
 class Product(Rule):
@@ -46,6 +47,7 @@ class Product(Rule):
         super().__init__(exits)
         self.power = check_number("power", power)
 
+    @keeps_input
     def forward(self, exit: int, own: Sequence[Tensor]) -> Tensor:
         """The logarithm of the product, up to a constant."""
         powers = [((i + 1) / self.exits) ** self.power for i in self.heard(exit)]

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from anytime.combination.rule import Rule
 from anytime.evaluation import Outputs
+from anytime.meta import keeps_input
 
 PRIOR = 0.5
 """The standard deviation of the corrections before anything is seen: fewer samples, smaller corrections."""
@@ -56,6 +57,7 @@ class Stacking(Rule):
         self.register_buffer("weights", torch.zeros(self.exits, (len(self.inputs) + 1) * classes, classes))
         self.register_buffer("biases", torch.zeros(self.exits, classes))
 
+    @keeps_input
     def forward(self, exit: int, own: Sequence[Tensor]) -> Tensor:
         """The corrected logits."""
         so_far, logits = torch.cat(tuple(own), -1), own[-1]

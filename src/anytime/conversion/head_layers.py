@@ -7,6 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from anytime.meta import keeps_input
+
 _CELLS = ((4,), (2, 2), (2, 2, 2))
 
 
@@ -24,6 +26,7 @@ class PooledHead(nn.Module):
         super().__init__()
         self.pool, self.classify = pool, classify
 
+    @keeps_input
     def forward(self, *features: Any) -> Tensor:
         """Logits."""
         return self.classify(self.pool(*features))
@@ -41,6 +44,7 @@ class Moments(nn.Module):
         super().__init__()
         self.cells, self.channel_dim = cells, channel_dim
 
+    @keeps_input
     def forward(self, x: Tensor) -> Tensor:
         """The moments."""
         x = x.movedim(self.channel_dim, 1)
@@ -67,6 +71,7 @@ class TokenPool(nn.Module):
         super().__init__()
         self.class_token = class_token
 
+    @keeps_input
     def forward(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
         """One vector per sample."""
         if self.class_token:
@@ -101,6 +106,7 @@ class MapHead(nn.Module):
         self.bn = _NORMS[dims - 1](channels)
         self.fc, self.channel_dim = nn.Linear(channels, outputs), channel_dim
 
+    @keeps_input
     def forward(self, x: Tensor) -> Tensor:
         """Logits."""
         return self.fc(F.relu(self.bn(x.movedim(self.channel_dim, 1))).flatten(2).mean(2))
@@ -154,6 +160,7 @@ class PixelHead(nn.Module):
         self.conv = _CONVOLUTIONS[len(size) - 1](channels, outputs, 1)
         self.size, self.channel_dim, self.image = size, channel_dim, image
 
+    @keeps_input
     def forward(self, x: Tensor, image: tuple[int, ...] = ()) -> Tensor:
         """Logits, for an image of this size."""
         logits = self.conv(F.relu(self.bn(x.movedim(self.channel_dim, 1))))
@@ -172,6 +179,7 @@ class GridHead(nn.Module):
         self.fc = VectorHead(features, outputs)
         self.grid, self.size, self.image = grid, size, image
 
+    @keeps_input
     def forward(self, tokens: Tensor, image: tuple[int, ...] = ()) -> Tensor:
         """Logits, for an image of this size."""
         grid = _follow(self.grid, self.image, image)

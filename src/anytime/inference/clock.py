@@ -94,7 +94,6 @@ class Clock:
         known.walked(len(self._stages))
         now = time.perf_counter()
         every.since, every.ended = self._since, now
-        known.returning += 0.1 * (min(now - self._before, 0.001) - known.returning)
         if deadline is None:
             return False
         late = now - self._begun > deadline
@@ -103,6 +102,10 @@ class Clock:
         known.answered(avoidable, self._risk, 1 - confidence)
         every.kept, every.missed = every.kept + (not late), every.missed + late
         return late
+
+    def returned(self) -> None:
+        """The prediction is being returned."""
+        self.known.returned(time.perf_counter() - self._before)
 
     def _learn(self) -> None:
         """Learn from the stages that have run since this was called last."""

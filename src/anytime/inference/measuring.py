@@ -3,14 +3,15 @@
 import platform
 import time
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple, TypeVar
 
 import torch
+from torch import Tensor
 
-from anytime.cost import Form, form_of
+from anytime.cost import Form, form_of, tensor_form
 from anytime.errors import AnytimeError
 from anytime.files import read_json, write_json
 from anytime.inputs import device_of
@@ -30,7 +31,15 @@ M = TypeVar("M")
 
 def kind_of(x: Any, device: torch.device | None = None) -> Kind:
     """The kind of an input on this machine, with the present number of threads."""
-    return Kind(_name(device or device_of(x)), torch.get_num_threads(), form_of(x))
+    device, threads = device or device_of(x), torch.get_num_threads()
+    if isinstance(x, Tensor):
+        return _kind_of_tensor(device, threads, x.dtype, x.shape)
+    return Kind(_name(device), threads, form_of(x))
+
+
+@lru_cache(256)
+def _kind_of_tensor(device: torch.device, threads: int, dtype: torch.dtype, shape: torch.Size) -> Kind:
+    return Kind(_name(device), threads, (tensor_form(dtype, shape),))
 
 
 @cache

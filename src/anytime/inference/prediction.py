@@ -118,13 +118,15 @@ def predict(
         found = list(answers(net, as_input(net, x), limits, clock, every=False))
     if not found:
         raise AnytimeError(f"the {type(net).__name__} has no exits: its steps(x) yielded nothing")
+    if deadline is not None:
+        clock.returned()
     return found[0]
 
 
 Reached = ReachedExit | Evaluated
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class PredictionLimits:
     """What may end a prediction before the last exit; see ``predict``."""
 
@@ -137,11 +139,14 @@ class PredictionLimits:
     def __post_init__(self) -> None:
         for name, form in (("deadline", "number of seconds, e.g. 0.02"), ("macs", "number, e.g. 2e6")):
             value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, Real) or value != value):
+            if value is None or (type(value) is float and value == value):  # most are: it takes less time to see
+                continue
+            if isinstance(value, bool) or not isinstance(value, Real) or value != value:
                 raise AnytimeError(f"{name}={value!r} must be a {form}")
         if self.exits is not None:
             check_integer("exits", self.exits)
-        check_number("confidence", self.confidence, above=0, below=1)
+        if self.confidence != 0.99:
+            check_number("confidence", self.confidence, above=0, below=1)
         if self.stop is not None and (isinstance(self.stop, type) or not hasattr(self.stop, "is_set")):
             raise AnytimeError(f"stop={self.stop!r} must be an event with is_set(), e.g. threading.Event()")
 

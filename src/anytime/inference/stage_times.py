@@ -232,11 +232,16 @@ class StageTimes:
         self.stages = dict(enumerate(stages))
         self.heads = {stage: seconds for stage, seconds in enumerate(heads) if seconds is not None}
         self.exits = set(self.heads)
+        self.first_runs: dict[int, float] = {}
+        """Seconds of stages that ran once: what they took may include what only a first run takes."""
+        self.first_heads: set[int] = set()
+        """Heads that ran once."""
+        self._guesses: dict[int, float] = {}
         self.noise = Tail([1.005, *(1.01 * 1.02**i for i in range(8)), *(1.2 * 1.1**i for i in range(16))])
         self.pauses = Pauses()
         self.pace = 1.0
-        self.returning = 0.00003
-        """Seconds between the end of a head and the return of the prediction."""
+        self.returning = 0.00005
+        """Seconds between the end of a head and the return of the prediction; most take less."""
         self.risk = 0.25
         """The risk that starting one stage may take, as a share of what a prediction may take in all."""
         self.since = 0.0
@@ -260,10 +265,18 @@ class StageTimes:
         self.stages.update(other.stages)
         self.heads.update(other.heads)
         self.exits.update(other.exits)
+        self.first_runs.update(other.first_runs)
+        self.first_heads.update(other.first_heads)
 
     def head(self, stage: int) -> float:
-        """Typical seconds of the head after a stage; 0 if not known."""
-        return self.heads.get(stage) or 0.0
+        """Typical seconds of the head after a stage; if it ran at most once, of the nearest that ran more often."""
+        if stage in self.heads and stage not in self.first_heads:
+            return self.heads[stage]
+        if stage not in self._guesses:
+            known = [other for other in self.heads if other not in self.first_heads] or list(self.heads)
+            nearest = min(known, key=lambda other: abs(other - stage), default=None)
+            self._guesses[stage] = 0.0 if nearest is None else self.heads[nearest]
+        return self._guesses[stage]
 
     def ahead(self, stage: int, last: float = 0.0) -> float:
         """Typical seconds from the end of a stage (-1: from the start) to the next exit's prediction."""
@@ -280,9 +293,13 @@ class StageTimes:
         return self.ahead(-1)
 
     def try_again(self) -> bool:
-        """Whether to begin although the deadline seems too short: every tenth time, in case it has become faster."""
+        """Whether to begin although the deadline seems too short: every tenth time, in case it has become faster.
+
+        What has run once is tried at once: it is faster the second time.
+        """
         self.refused = (self.refused + 1) % 10
-        return self.refused == 0
+        first = min(self.exits, default=0)
+        return self.refused == 0 or first in self.first_heads or min(self.first_runs, default=first + 1) <= first
 
     def late(self, seconds: float, slack: float, since: float, now: float) -> float:
         """The probability that work of typically ``seconds`` takes longer than ``slack``.
@@ -315,7 +332,15 @@ class StageTimes:
             if has_exit and stage not in exits:
                 exits.add(stage)
             if typical is None:
-                known[stage] = _first(seconds, known.get(stage - 1))
+                self.first_runs[stage] = seconds
+                known[stage] = min(seconds, known.get(stage - 1, seconds))
+                continue
+            if stage in self.first_runs:
+                known[stage] = min(seconds, self.first_runs.pop(stage))
+                later = stage + 1
+                while later in self.first_runs:
+                    known[later] = min(self.first_runs[later], known[later - 1])
+                    later += 1
                 continue
             expected = pace * typical
             known[stage] = _moved(typical, seconds)
@@ -347,10 +372,15 @@ class StageTimes:
         """Learn from a head."""
         known = self.heads.get(stage)
         if known is None:
-            nearest = min(self.heads, key=lambda other: abs(other - stage), default=None)
-            self.heads[stage] = _first(seconds, None if nearest is None else self.heads[nearest])
+            self.heads[stage] = seconds
+            self.first_heads.add(stage)
+        elif stage in self.first_heads:
+            self.heads[stage] = min(seconds, known)
+            self.first_heads.discard(stage)
         else:
             self.heads[stage] = _moved(known, seconds)
+            return
+        self._guesses = {}
 
     def walked(self, stages: int) -> None:
         """A walk of so many stages has ended: what was seen before counts for less."""
@@ -365,6 +395,10 @@ class StageTimes:
             ahead = self.stages[stage] + (self.head(stage) if stage in self.exits else ahead)
         self.enough = enough
 
+    def returned(self, seconds: float) -> None:
+        """Learn how long it took from the end of a head to the return of the prediction: up fast, down slowly."""
+        self.returning += (0.3 if seconds > self.returning else 0.02) * (min(seconds, 0.001) - self.returning)
+
     def answered(self, late: bool, expected: float, allowed: float) -> None:
         """Adjust the risk of one stage so that predictions take three quarters of the allowed risk in all.
 
@@ -374,12 +408,7 @@ class StageTimes:
             allowed: 1 − confidence.
         """
         taken = 0.5 * min(expected, 1.0) + 0.5 * late
-        self.risk = min(max(self.risk * exp(0.02 * (1 - taken / (0.75 * allowed))), 0.01), 1.5)
-
-
-def _first(seconds: float, neighbor: float | None) -> float:
-    """The typical time of what ran for the first time: little more than twice its neighbor's, in case of a pause."""
-    return seconds if neighbor is None else min(seconds, 2 * neighbor + SHORTEST_PAUSE)
+        self.risk = min(max(self.risk * exp(0.02 * (1 - taken / (0.75 * allowed))), 0.01), 1.0)
 
 
 def _moved(known: float, seconds: float) -> float:

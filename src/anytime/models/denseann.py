@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from anytime.errors import AnytimeError, check_number
+from anytime.meta import keeps_input
 from anytime.models.layers import ConvBNReLU, LinearHead, PatchConv, Stem, check_counts, initialize
 from anytime.models.placement import join_stages, place_exits
 from anytime.network import AnytimeNetwork
@@ -116,6 +117,7 @@ class DenseStem(Stem):
 class DenseHead(LinearHead):
     """The paper's predictor on all features of the block so far."""
 
+    @keeps_input
     def forward(self, x: list[Tensor]) -> Tensor:  # type: ignore[override]
         """Logits."""
         return super().forward(torch.cat(x, 1))

@@ -5,6 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from anytime.errors import AnytimeError, check_integer
+from anytime.meta import keeps_input
 
 
 class ConvBNReLU(nn.Sequential):
@@ -18,6 +19,7 @@ class ConvBNReLU(nn.Sequential):
         )
         self.narrow = outputs < 16
 
+    @keeps_input
     def forward(self, input: Tensor) -> Tensor:
         """The new features."""
         if not (self.narrow and self.training and input.device.type == "cpu"):
@@ -46,6 +48,7 @@ class LinearHead(nn.Module):
         self.bn = nn.BatchNorm2d(channels)
         self.fc = nn.Linear(channels, num_classes)
 
+    @keeps_input
     def forward(self, x: Tensor) -> Tensor:
         """Logits."""
         return self.fc(pool(F.relu(self.bn(x), inplace=True)))
@@ -71,6 +74,7 @@ class MLPHead(nn.Module):
         self.norm = nn.LayerNorm(hidden)  # of each sample by itself: a batch may be one sample
         self.fc = nn.Linear(hidden, num_classes)
 
+    @keeps_input
     def forward(self, x: Tensor) -> Tensor:
         """Logits."""
         cells = F.adaptive_avg_pool2d(F.relu(self.bn(x), inplace=True), 4)

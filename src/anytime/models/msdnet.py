@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from anytime.errors import AnytimeError
+from anytime.meta import keeps_input
 from anytime.models.layers import ConvBNReLU, PatchConv, Stem, check_counts, initialize, pool
 from anytime.models.placement import check_units, join_stages, place_exits
 from anytime.network import AnytimeNetwork
@@ -146,6 +147,7 @@ class ScaleHead(nn.Module):
         self.convs = nn.Sequential(ConvBNReLU(inputs, width, 3, stride=2), ConvBNReLU(width, width, 3, stride=2))
         self.fc = nn.Linear(width, num_classes)
 
+    @keeps_input
     def forward(self, scales: list[Tensor]) -> Tensor:
         """Logits."""
         return self.fc(pool(self.convs(scales[-1])))
