@@ -82,7 +82,7 @@ class Clock:
         self._learn()
         start, end, _ = self._stages[-1]
         risk = known.late(known.pace * known.ahead(stage, end - start), slack, self._since, self._before)
-        if risk > known.risk * (1 - confidence):
+        if risk * known.surprise > known.risk * (1 - confidence):
             return False
         self._risk += risk
         return True
@@ -98,7 +98,8 @@ class Clock:
             return False
         late = now - self._begun > deadline
         first = next(stage for stage, (_, _, has_exit) in enumerate(self._stages) if has_exit)
-        avoidable = late and self._exit > first and self._stages[first][1] + known.head(first) - self._begun <= deadline
+        first_in_time = self._stages[first][1] + known.head(first) - self._begun <= deadline
+        avoidable = late and self._exit > first and first_in_time and self._exit not in known.first_heads
         known.answered(avoidable, self._risk, 1 - confidence)
         every.kept, every.missed = every.kept + (not late), every.missed + late
         return late

@@ -31,8 +31,9 @@ from functools import cached_property
 from math import exp, inf
 from time import clock_getres
 
-STAGES, PREDICTIONS, PAUSES = 3000, 100, 64
-"""After so many stages, or predictions, what was seen counts for 1/e; lengths of pauses after so many pauses too."""
+STAGES, PREDICTIONS, PAUSES, SURPRISES = 3000, 100, 64, 300
+"""What was seen counts for 1/e after so many stages, or predictions; lengths of pauses after so many pauses; and
+predictions that were late after so many more."""
 _PAUSE = exp(1 / PAUSES)
 SHORTEST_PAUSE = 0.0003
 """A stage that takes twice as long as expected, and so many seconds more, was interrupted."""
@@ -244,6 +245,9 @@ class StageTimes:
         """Seconds between the end of a head and the return of the prediction; most take less."""
         self.risk = 0.25
         """The risk that starting one stage may take, as a share of what a prediction may take in all."""
+        self.surprise = 1.0
+        """How many times more predictions were late than expected."""
+        self._late = self._expected = 0.0
         self.since = 0.0
         """Seconds that the process has run since its last pause, when the latest walk ended."""
         self.ended = -inf
@@ -407,7 +411,10 @@ class StageTimes:
             expected: the sum of the probabilities of being late that its stages were started with.
             allowed: 1 − confidence.
         """
-        taken = 0.5 * min(expected, 1.0) + 0.5 * late
+        self._late += late - self._late / SURPRISES
+        self._expected += min(expected, 1.0) - self._expected / SURPRISES
+        self.surprise = max((self._late + 1.5) / (self._expected + 1.5), 1.0)
+        taken = self.surprise * min(expected, 1.0)
         self.risk = min(max(self.risk * exp(0.02 * (1 - taken / (0.75 * allowed))), 0.01), 1.0)
 
 
