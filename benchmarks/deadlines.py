@@ -5,8 +5,9 @@ python benchmarks/deadlines.py --frames 300 --only busy --confidence 0.95
 python benchmarks/deadlines.py --realtime            # the same within anytime.realtime(), as root or with ulimit -r
 
 A frame asks ``predict`` and counts as in time if the call returned before the deadline; errors and refusals count as
-not in time. Every other frame is a walk through the whole network whose stages are timed: how deep the deadline would
-have let it come is the hindsight. "Busy" is one process per core that never sleeps.
+not in time. Every fourth frame is a walk through the whole network whose stages are timed: how deep the deadline would
+have let it come is the hindsight. There are four times as many frames in a row as at 30 a second. "Busy" is one process
+per core that never sleeps. A goal counts where the hindsight has an answer in 97 % of the frames.
 """
 
 import argparse
@@ -28,6 +29,8 @@ from anytime.distributed import cores
 
 SHARES = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5)
 RHYTHMS = {"30hz": 1 / 30, "in_a_row": 0.0}
+WALKS = 4
+"""One in so many frames is a walk through the whole network."""
 
 
 @contextmanager
@@ -66,11 +69,11 @@ def frames(
     reachable, and how many."""
     in_time, exits, hindsight = [], [], []
     following = time.perf_counter()
-    for i in range(2 * count):
+    for i in range(count):
         if pause:
             following = max(following + pause, time.perf_counter())
             time.sleep(max(following - time.perf_counter(), 0.0))
-        if i % 2:
+        if i % WALKS == WALKS - 1:
             hindsight.append(sum(seconds <= deadline for seconds in full_walk(net, x)))
             continue
         begun = time.perf_counter()
@@ -105,9 +108,8 @@ def main(model: str, count: int, only: str, confidence: float, realtime: bool) -
             ):
                 frames(net, x, full[name], 100, pause, confidence)  # it learns
                 for share in SHARES:
-                    found = Row(
-                        share, *map(statistics.mean, frames(net, x, share * full[name], count, pause, confidence))
-                    )
+                    asked = frames(net, x, share * full[name], count if pause else 4 * count, pause, confidence)
+                    found = Row(share, *map(statistics.mean, asked))
                     found.show(f"{load}_{name}_{rhythm}")
                     rows.setdefault(load, []).append(found)
     judge(rows, realtime)
@@ -139,14 +141,15 @@ class Row(NamedTuple):
 
 def judge(rows: dict[str, list[Row]], realtime: bool) -> None:
     """Compare the worst deadline of each load with its goal."""
+    able = {load: [row for row in found if row.possible >= 0.97] for load, found in rows.items()}
     if realtime:
-        verdict("deadlines_realtime", min(row.in_time for found in rows.values() for row in found), 0.999, least=True)
+        verdict("deadlines_realtime", min(row.in_time for found in able.values() for row in found), 0.999, least=True)
         return
-    if quiet := rows.get("quiet"):
+    if quiet := able.get("quiet"):
         verdict("deadlines_quiet", min(row.in_time for row in quiet), 0.99, least=True)
         verdict("deadlines_quiet_depth", min(row.depth for row in quiet if row.share >= 0.5), 0.85, least=True)
         verdict("deadlines_quiet_depth_early", min(row.depth for row in quiet if row.share < 0.5), 0.5, least=True)
-    if busy := [row for row in rows.get("busy", []) if row.possible >= 0.97]:
+    if busy := able.get("busy"):
         verdict("deadlines_busy", min(row.in_time for row in busy), 0.95, least=True)
         verdict("deadlines_busy_depth", min(row.depth for row in busy), 0.45, least=True)
 
@@ -154,7 +157,7 @@ def judge(rows: dict[str, list[Row]], realtime: bool) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", nargs="?", default="resann-9-16")
-    parser.add_argument("--frames", type=int, default=1000, help="per deadline; default: 1000")
+    parser.add_argument("--frames", type=int, default=1000, help="per deadline, at 30 a second; default: 1000")
     parser.add_argument("--only", choices=("all", "quiet", "busy"), default="all")
     parser.add_argument("--confidence", type=float, default=0.99)
     parser.add_argument("--realtime", action="store_true", help="within anytime.realtime()")

@@ -35,6 +35,8 @@ STAGES, PREDICTIONS, PAUSES, SURPRISES = 3000, 100, 64, 300
 """What was seen counts for 1/e after so many stages, or predictions; lengths of pauses after so many pauses; and
 predictions that were late after so many more."""
 _PAUSE = exp(1 / PAUSES)
+WALKS = 8
+"""After so many predictions what was seen is aged, unless there was a pause."""
 SHORTEST_PAUSE = 0.0003
 """A stage that takes twice as long as expected, and so many seconds more, was interrupted."""
 RESTED = 0.0005
@@ -248,6 +250,8 @@ class StageTimes:
         self.surprise = 1.0
         """How many times more predictions were late than expected."""
         self._late = self._expected = 0.0
+        self._walks = self._stages_ran = 0
+        self._interrupted = False
         self.since = 0.0
         """Seconds that the process has run since its last pause, when the latest walk ended."""
         self.ended = -inf
@@ -349,6 +353,7 @@ class StageTimes:
             expected = pace * typical
             known[stage] = _moved(typical, seconds)
             if seconds > 2 * expected + SHORTEST_PAUSE:
+                self._interrupted = True
                 self.pauses.ran(start, before, begun)
                 self.pauses.interrupted(
                     before, before + 1.5 * expected + 0.0001, seconds - expected, begun + before - start
@@ -387,8 +392,16 @@ class StageTimes:
         self._guesses = {}
 
     def walked(self, stages: int) -> None:
-        """A walk of so many stages has ended: what was seen before counts for less."""
-        factor = exp(stages / STAGES + 1 / PREDICTIONS)
+        """A walk of so many stages has ended: what was seen before counts for less.
+
+        That is done after several walks at once, since it takes time in which a prediction is not returned yet.
+        """
+        self._walks, self._stages_ran = self._walks + 1, self._stages_ran + stages
+        if self._walks < WALKS and len(self.enough) == len(self.stages) and not self._interrupted:
+            return
+        factor = exp(self._stages_ran / STAGES + self._walks / PREDICTIONS)
+        self._walks = self._stages_ran = 0
+        self._interrupted = False
         self.noise.age(factor)
         self.pauses.age(factor)
         slower, longest = self.noise.top(0.0001), self.pauses.lengths.top(0.0) if self.pauses.likely else 0.0
