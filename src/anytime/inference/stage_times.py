@@ -428,7 +428,7 @@ class StageTimes:
         self._expected += min(expected, 1.0) - self._expected / SURPRISES
         self.surprise = max((self._late + 1.5) / (self._expected + 1.5), 1.0)
         taken = self.surprise * min(expected, 1.0)
-        self.risk = min(max(self.risk * exp(0.02 * (1 - taken / (0.75 * allowed))), 0.01), 1.0)
+        self.risk = min(max(self.risk * exp(0.05 * (1 - taken / (0.75 * allowed))), 0.01), 1.0)
 
 
 def _moved(known: float, seconds: float) -> float:
