@@ -85,7 +85,7 @@ def machine() -> str:
     import torch
 
     from anytime.distributed import cores
-    from anytime.inference.measuring import kind_of
+    from anytime.measuring import kind_of
 
     return f"torch {torch.__version__}, {cores()} cores, {kind_of(torch.zeros(1)).device}"
 

@@ -4,7 +4,7 @@ from torch import nn
 
 import anytime
 from anytime.cost import Costs
-from anytime.evaluation import collect
+from anytime.evaluation import Curve, collect
 
 
 class Says(nn.Module):
@@ -92,3 +92,19 @@ def test_a_network_without_parameters():
     data = anytime.Data(anytime.Images(pixels, labels), test=anytime.Images(pixels, labels))
     net = anytime.AnytimeNetwork([nn.Identity()], [Pixels()])
     assert anytime.evaluate(net, data).images == 7
+
+
+def test_seconds_as_the_cost():
+    """Measured now, and used wherever the cost stands: in the table, in the picture, and to choose an exit."""
+    net = anytime.AnytimeNetwork([nn.Linear(2, 2) for _ in range(3)], [nn.Linear(2, 3) for _ in range(3)])
+    curve = anytime.evaluate(net, [(torch.zeros(5, 2), torch.zeros(5).long())], cost="seconds")
+    assert len(curve.seconds) == 3
+    assert min(curve.seconds) > 0
+    assert curve.record()["seconds"] == curve.seconds
+    curve = Curve([0.3, 0.2, 0.1], [None] * 3, Costs([10, 20, 30], [1, 2, 3]), 5, seconds=[0.001, 0.002, 0.010])
+    assert (curve.at(0.5), curve.at(1.0), curve.at(0.01)) == ((1, 0.2), (2, 0.1), (0, 0.3))
+    assert curve.record()["fractions"]["0.5"] == {"exit": 1, "fraction_used": 0.2, "error": 0.2}
+    assert str(curve).splitlines()[2].split() == ["2", "2.00", "66.7%", "20.00%"]
+    assert "milliseconds" in curve.plot().get_xlabel()
+    with pytest.raises(anytime.AnytimeError, match='"macs" or "seconds"'):
+        anytime.evaluate(net, [], cost="ms")

@@ -13,7 +13,7 @@ from fuzz import mutations
 import anytime
 from anytime.inference.batch_times import BatchTimes, Line, read_batch_times
 from anytime.inference.latency import Profile, read_profiles
-from anytime.inference.measuring import Kind
+from anytime.measuring import Kind
 from anytime.training.checkpoint import CHECKPOINT, load_checkpoint, save_checkpoint
 from anytime.training.run_folder import RunFolder, read_run
 

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 import anytime
 from anytime.cost import Costs
-from anytime.evaluation import Curve, wilson
+from anytime.evaluation import Curve
 from anytime.inference.policy import Policy
+from anytime.metrics import wilson
 
 matplotlib = pytest.importorskip("matplotlib")
 plt = pytest.importorskip("matplotlib.pyplot")

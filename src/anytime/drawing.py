@@ -68,10 +68,10 @@ def finish(axis: Any, title: str = "", legend: bool = True) -> None:
         axis.legend(frameon=False, fontsize="small")
 
 
-def exit_axes(axis: Any, macs: Sequence[int], known: Sequence[bool]) -> None:
+def exit_axes(axis: Any, spent: Sequence[float], known: Sequence[bool]) -> None:
     """Above, the cost in percent; along the lower edge, the numbers of the exits that are known."""
-    total = max(macs[-1], 1) / 1e6
-    share = axis.secondary_xaxis("top", functions=(lambda macs: 100 * macs / total, lambda part: part * total / 100))
+    total = max(spent[-1], 1e-6)
+    share = axis.secondary_xaxis("top", functions=(lambda cost: 100 * cost / total, lambda part: part * total / 100))
     share.set_xlabel("% of the cost")
     low, high = axis.get_ylim()
     axis.set_ylim(low - 0.06 * (high - low), high)  # room for the numbers
@@ -80,7 +80,7 @@ def exit_axes(axis: Any, macs: Sequence[int], known: Sequence[bool]) -> None:
     for i in numbered[::every]:
         name = f"exit {i + 1}" if i == numbered[0] else str(i + 1)
         place = {"xycoords": ("data", "axes fraction"), "ha": "center", "fontsize": "x-small"}
-        axis.annotate(name, (macs[i] / 1e6, 0.015), **place)
+        axis.annotate(name, (spent[i], 0.015), **place)
 
 
 def legend_below(figure: Any, shown: Mapping[str, Any]) -> None:

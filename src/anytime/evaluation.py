@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from math import isfinite, sqrt
+from math import isfinite
 from typing import Any, NamedTuple
 
 import torch
@@ -19,7 +19,8 @@ from anytime.drawing import exit_axes, finish, new_axes
 from anytime.errors import AnytimeError
 from anytime.inputs import explained, like_weights, nan_cause
 from anytime.losses import Function, by_exit, check_function, cross_entropy
-from anytime.metrics import SHARES, error
+from anytime.measuring import exit_seconds
+from anytime.metrics import SHARES, error, wilson
 from anytime.network import Network, eval_mode, tensors_of, weights_device
 from anytime.tables import Table, share
 
@@ -49,6 +50,8 @@ class Curve:
     """How many images, or other samples, it was measured on."""
     metric: str = "error"
     """The name of what ``errors`` are the means of."""
+    seconds: list[float] | None = None
+    """Of one sample up to each exit on this machine, if they were measured: they are the cost then."""
 
     def __str__(self) -> str:
         """One line per exit, with its share of the total cost."""
@@ -62,7 +65,10 @@ class Curve:
         errors = ["–" if error is None else template.format(error) for error in self.errors]
         cells = enumerate(zip(self.costs.fractions, errors, strict=True), start=1)
         rows = [[str(n), share(cost), error] for n, (cost, error) in cells]
-        return Table(["exit", "cost", self.metric], rows, f"{self.images:,} samples")
+        if self.seconds is None:
+            return Table(["exit", "cost", self.metric], rows, f"{self.images:,} samples")
+        rows = [[n, f"{1000 * s:.2f}", *rest] for (n, *rest), s in zip(rows, self.seconds, strict=True)]
+        return Table(["exit", "ms", "MACs", self.metric], rows, f"{self.images:,} samples")
 
     def plot(self, ax: Any = None, *, label: str = "", color: str | None = None) -> Any:
         """Draw error against cost, with 95 % intervals of an error that is a share of samples.
@@ -77,23 +83,35 @@ class Curve:
         """
         axis = new_axes() if ax is None else ax
         scale = 100 if self.metric in SHARES else 1
-        known = [(m / 1e6, e) for m, e in zip(self.costs.macs, self.errors, strict=True) if e is not None]
-        macs, errors = [cost for cost, _ in known], [scale * error for _, error in known]
-        (line,) = axis.plot(macs, errors, "o-", markersize=4, label=label or None, color=color)
+        known = [(cost, e) for cost, e in zip(self.spent, self.errors, strict=True) if e is not None]
+        spent, errors = [cost for cost, _ in known], [scale * error for _, error in known]
+        (line,) = axis.plot(spent, errors, "o-", markersize=4, label=label or None, color=color)
         if self.metric in SHARES:
             bounds = [wilson(error, self.images) for _, error in known]
             low, high = ([100 * each for each in side] for side in zip(*bounds, strict=True))
-            axis.fill_between(macs, low, high, color=line.get_color(), alpha=0.15, linewidth=0)
-        axis.set_xlabel("cost up to the exit (million multiply-accumulates)")
+            axis.fill_between(spent, low, high, color=line.get_color(), alpha=0.15, linewidth=0)
+        axis.set_xlabel(f"cost up to the exit ({self.unit})")
         axis.set_ylabel(f"{self.metric} (%)" if self.metric in SHARES else self.metric)
         if ax is None:
-            exit_axes(axis, self.costs.macs, [error is not None for error in self.errors])
+            exit_axes(axis, self.spent, [error is not None for error in self.errors])
             finish(axis)
         return axis
+
+    @property
+    def spent(self) -> list[float]:
+        """The cost up to each exit: milliseconds if they were measured, otherwise million multiply-accumulates."""
+        return [macs / 1e6 for macs in self.costs.macs] if self.seconds is None else [1000 * s for s in self.seconds]
+
+    @property
+    def unit(self) -> str:
+        """What ``spent`` counts."""
+        return "million multiply-accumulates" if self.seconds is None else "milliseconds"
 
     def at(self, fraction: float) -> tuple[int, float | None]:
         """The exit chosen at a fraction of the total cost, above 0 and at most 1, and its error."""
         chosen = self.costs.exit_at(fraction)
+        if self.seconds is not None:
+            chosen = max((i for i, s in enumerate(self.seconds) if s <= fraction * self.seconds[-1]), default=0)
         return chosen, self.errors[chosen]
 
     def increase_over(self, opt: Mapping[int, float]) -> dict[int, float]:
@@ -121,32 +139,13 @@ class Curve:
 
     def record(self) -> dict[str, Any]:
         """All of it as JSON holds it, with the exits chosen at the paper's fractions of the cost, from 0."""
-        return {
-            "images": self.images,
-            "errors": self.errors,
-            "losses": self.losses,
-            "macs": self.costs.macs,
-            "params": self.costs.params,
-            "fractions": {
-                str(fraction): {
-                    "exit": self.at(fraction)[0],
-                    "fraction_used": self.costs.fractions[self.at(fraction)[0]],
-                    "error": self.at(fraction)[1],
-                }
-                for fraction in FRACTIONS
-            },
+        known = {"images": self.images, "errors": self.errors, "losses": self.losses, "macs": self.costs.macs}
+        known |= {"params": self.costs.params} | ({"seconds": self.seconds} if self.seconds else {})
+        chosen = {str(fraction): self.at(fraction) for fraction in FRACTIONS}
+        used = [spent / self.spent[-1] for spent in self.spent]
+        return known | {
+            "fractions": {f: {"exit": i, "fraction_used": used[i], "error": e} for f, (i, e) in chosen.items()}
         }
-
-
-def wilson(share: float, samples: int, z: float = 1.96) -> tuple[float, float]:
-    """Wilson's interval of a share of independent samples, by default the 95 % interval.
-
-    Examples:
-        >>> [round(bound, 3) for bound in wilson(0.1, 100)]
-        [0.055, 0.174]
-    """
-    middle, room = share + z * z / (2 * samples), z * sqrt(share * (1 - share) / samples + z * z / (4 * samples**2))
-    return max(0.0, (middle - room) / (1 + z * z / samples)), min(1.0, (middle + room) / (1 + z * z / samples))
 
 
 def evaluate(
@@ -159,6 +158,7 @@ def evaluate(
     only: Iterable[int] | None = None,
     batch_size: int = 500,
     shared: bool = False,
+    cost: str = "macs",
 ) -> Curve:
     """Error, loss and cost of every exit.
 
@@ -175,6 +175,7 @@ def evaluate(
         batch_size: how many images of a ``Data`` at once.
         shared: share the images of a ``Data`` out among the processes of a distributed run, all of which call this;
             with other batches, every process has its own.
+        cost: of an exit: ``macs``, or ``seconds`` of one sample, measured now; multiply-accumulates are there, too.
 
     Examples:
         >>> import anytime
@@ -187,6 +188,8 @@ def evaluate(
         3
     """
     check_arguments("evaluate", net, data)
+    if cost not in ("macs", "seconds"):
+        raise AnytimeError(f'cost={cost!r} must be "macs" or "seconds"')
     exits = sorted(net.exit_indices(only))
     if not exits:
         raise AnytimeError("only=[] leaves no exit to evaluate; leave it out for all of them")
@@ -217,7 +220,8 @@ def evaluate(
         raise AnytimeError(f"the network's outputs at exits of index {at} are NaN for some samples: {nan_cause(net)}")
     losses, errors = (spread_out(values, exits, net.exits) for values in (found.losses, found.errors))
     name = getattr(metric, "__name__", type(metric).__name__)
-    return Curve(errors, losses, costs(net, example), found.samples, name)
+    seconds = exit_seconds(net, example) if cost == "seconds" else None
+    return Curve(errors, losses, costs(net, example), found.samples, name, seconds)
 
 
 class Measured(NamedTuple):

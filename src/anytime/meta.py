@@ -61,7 +61,8 @@ def keeps_input(forward: F) -> F:
     return forward
 
 
-_NEW = {nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.LayerNorm}
+_NEW = {nn.Linear, nn.LayerNorm, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d}
+_NEW |= {getattr(nn, name) for name in nn.modules.conv.__all__ if not name.startswith("Lazy")}
 """Layers that return a new tensor and leave their input as it is."""
 _PLAIN = {nn.Identity, nn.Flatten, nn.ReLU, nn.GELU, nn.Dropout, nn.AdaptiveAvgPool2d}
 """Layers that leave their input as it is, unless they are told to work in place; they may return it."""

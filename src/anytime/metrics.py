@@ -4,6 +4,8 @@ The smaller the better. Any callable of this kind can be passed to ``evaluate`` 
 squared and absolute errors are in ``anytime.losses``.
 """
 
+from math import sqrt
+
 import torch
 from torch import Tensor
 
@@ -93,3 +95,14 @@ _FOR_LOSS: dict[Function, Function] = {
 def metric_for(loss: Function) -> Function:
     """The metric that belongs to a loss: the share of wrong answers if it is about classes, else the loss itself."""
     return next((metric for known, metric in _FOR_LOSS.items() if known is loss), loss)
+
+
+def wilson(share: float, samples: int, z: float = 1.96) -> tuple[float, float]:
+    """Wilson's interval of a share of independent samples, by default the 95 % interval.
+
+    Examples:
+        >>> [round(bound, 3) for bound in wilson(0.1, 100)]
+        [0.055, 0.174]
+    """
+    middle, room = share + z * z / (2 * samples), z * sqrt(share * (1 - share) / samples + z * z / (4 * samples**2))
+    return max(0.0, (middle - room) / (1 + z * z / samples)), min(1.0, (middle + room) / (1 + z * z / samples))

@@ -9,7 +9,7 @@ from torch import nn
 import anytime
 from anytime.files import write_json
 from anytime.inference.batch_times import FILE, measure_batches, read_batch_times
-from anytime.inference.measuring import kind_of
+from anytime.measuring import kind_of
 from anytime.serving.engine import OverloadedError
 from anytime.serving.model import saved_accuracy
 

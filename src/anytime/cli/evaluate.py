@@ -80,15 +80,11 @@ def evaluate_command(
     use_threads(threads, images.shape)
     scheme = asked.get("scheme", "run")
     trained = getattr(anytime.create_scheme(scheme, net.exits), "only", None) if _alone(scheme) else None
-    curve = evaluate(net, images, only=trained)
-    sample = torch.zeros(1, *images.shape, device=weights_device(net))
-    seconds = anytime.profile(net, sample).alone if cost == "ms" else None
+    curve = evaluate(net, images, only=trained, cost="seconds" if cost == "ms" else "macs")
     table = _opt_table(opt or [])
     increase = curve.increase_over(table)
     if as_json:
         record = curve.record()
-        if seconds:
-            record["seconds"] = seconds
         if table:
             record["increase_over_opt"] = {str(exit): more for exit, more in increase.items()}
         if budgets:
@@ -96,7 +92,7 @@ def evaluate_command(
             record["budgets"] = {rule: [asdict(point) for point in found] for rule, found in points.items()}
         print(json.dumps(record, indent=2))
         return
-    show(curve_table(curve, last_weights(run), title=title_of(asked), increase=increase, seconds=seconds))
+    show(curve_table(curve, last_weights(run), title=title_of(asked), increase=increase))
     for fraction in FRACTIONS:
         print(f"at {fraction:4.0%} of the cost: {_reached(curve, fraction)}")
     picture = run / ("curve.png" if data is None else f"curve-{images.name}.png")
@@ -120,7 +116,7 @@ def evaluate_command(
 def _reached(curve: Curve, fraction: float) -> str:
     """The exit that a fraction of the cost is enough for, if there is one, and its error."""
     exit, error = curve.at(fraction)
-    used = curve.costs.fractions[exit]
+    used = curve.spent[exit] / curve.spent[-1]
     if used > fraction:
         return f"no exit yet (the first is at {used:.1%})"
     return f"exit {exit + 1} ({used:.1%} used), {'not evaluated' if error is None else f'{error:.2%} error'}"

@@ -39,10 +39,9 @@ def curve_table(
     title: str = "",
     increase: dict[int, float] | None = None,
     places: list[str] | None = None,
-    seconds: list[float] | None = None,
 ) -> Any:
     """For each exit MACs, share of the cost, test error; if given ms, loss weight, increase over OPT and place."""
-    columns = ["exit", "MACs", "% of cost", "test error"]
+    columns, seconds = ["exit", "MACs", "% of cost", "test error"], curve.seconds
     columns[1:1] = ["ms", "% of ms"] if seconds else []
     columns += ["weight"] if weights else []
     columns += ["over OPT"] if increase else []

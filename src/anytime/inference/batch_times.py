@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten
 
 from anytime.errors import check_integer
-from anytime.inference.measuring import Kind, add_to_file, joined, kind_of, measure, read_from_file
 from anytime.inputs import as_input, explained
+from anytime.measuring import Kind, add_to_file, joined, kind_of, measure, read_from_file
 
 FILE = "batch_times.json"
 BATCHES = (1, 2, 4, 8, 16, 32)

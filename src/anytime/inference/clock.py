@@ -4,9 +4,9 @@ import time
 from typing import Any
 
 from anytime.inference.latency import times_of
-from anytime.inference.measuring import kind_of, synchronize
 from anytime.inference.stage_times import RESTED, Ran, StageTimes
 from anytime.inputs import device_of
+from anytime.measuring import kind_of, synchronize
 
 
 class Clock:

@@ -10,9 +10,9 @@ from torch.utils.data import DataLoader
 from anytime.batches import batches_of
 from anytime.drawing import OTHER_COLORS, finish, new_axes
 from anytime.errors import AnytimeError, check_integer
-from anytime.inference.measuring import Kind, add_to_file, joined, kind_of, measure, read_from_file
 from anytime.inference.stage_times import StageTimes
 from anytime.inputs import as_input, explained
+from anytime.measuring import Kind, add_to_file, joined, kind_of, measure, read_from_file
 from anytime.network import Network, eval_mode
 from anytime.tables import Table
 

@@ -63,7 +63,7 @@ def plot_curves(
     for (name, curve), color in zip(curves.items(), colors_of(curves), strict=True):
         curve.plot(top, label=name, color=color)
         if name in weights:
-            last.plot([macs / 1e6 for macs in curve.costs.macs], weights[name], "o-", markersize=4, color=color)
+            last.plot(curve.spent, weights[name], "o-", markersize=4, color=color)
     images = {curve.images for curve in curves.values()}
     samples = f", {images.pop():,} images" if len(images) == 1 else ""
     first = next(iter(curves.values()))
@@ -75,9 +75,9 @@ def plot_curves(
     if weights:
         last.set(ylabel="loss weight", ylim=(0, None))
     top.set_xlabel("")
-    last.set_xlabel("cost up to the exit (million multiply-accumulates)")
-    if len({tuple(curve.costs.macs) for curve in curves.values()}) == 1:
-        exit_axes(top, first.costs.macs, [error is not None for error in first.errors])
+    last.set_xlabel(f"cost up to the exit ({first.unit})")
+    if len({tuple(curve.spent) for curve in curves.values()}) == 1:
+        exit_axes(top, first.spent, [error is not None for error in first.errors])
     finish(top, title)
     if weights:
         finish(last, legend=False)
@@ -108,7 +108,7 @@ def plot_budgets(curve: Curve, budgeted: Mapping[str, Sequence[Budgeted]], path:
     if rows == 2:
         _draw_shares(figure, last, first)
     last.set_xlabel("cost of a sample, or its average (million multiply-accumulates)")
-    exit_axes(top, curve.costs.macs, [error is not None for error in curve.errors])
+    exit_axes(top, [macs / 1e6 for macs in curve.costs.macs], [error is not None for error in curve.errors])
     finish(top, title)
     return write(figure, path)
 

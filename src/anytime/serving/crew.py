@@ -10,8 +10,8 @@ from contextlib import suppress
 from typing import Any
 
 from anytime.errors import AnytimeError
-from anytime.inference.measuring import kind_of
 from anytime.inference.policy import Policy
+from anytime.measuring import kind_of
 from anytime.network import tensors_of
 from anytime.serving.arena import Arena
 from anytime.serving.model import Model

@@ -15,7 +15,7 @@ import torch
 
 from anytime.errors import AnytimeError, check_integer, check_number
 from anytime.inference.batch_times import BatchTimes, measure_batches
-from anytime.inference.measuring import kind_of
+from anytime.measuring import kind_of
 from anytime.serving.model import Model
 from anytime.serving.simulation import poisson, simulate
 from anytime.serving.ways import Tables

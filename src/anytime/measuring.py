@@ -4,18 +4,20 @@ import platform
 import time
 from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
+from itertools import accumulate
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from anytime.cost import Form, form_of, tensor_form
 from anytime.errors import AnytimeError
 from anytime.files import read_json, write_json
 from anytime.inputs import device_of
-from anytime.network import clone_tensors
+from anytime.network import Network, clone_tensors, eval_mode, weights_device
 
 
 class Kind(NamedTuple):
@@ -78,6 +80,16 @@ def joined(runs: Sequence[Run], how: Callable[[list[float]], float] = median) ->
         heads = [head for _, head in times if head is not None]
         found.append((how([stage for stage, _ in times]), how(heads) if heads else None))
     return found
+
+
+def exit_seconds(net: Network, example: Any) -> list[float]:
+    """Median seconds from the start to each exit's prediction; an example on the meta device stands for zeros."""
+    device = weights_device(net)
+    example = tree_map(lambda leaf: torch.zeros_like(leaf, device=device) if leaf.is_meta else leaf, example)
+    with eval_mode(net):
+        times = joined(measure(net, example, repeats=30, warmup=5))
+    ends = accumulate(stage for stage, _ in times)
+    return [end + head for end, (_, head) in zip(ends, times, strict=True) if head is not None]
 
 
 @torch.inference_mode()
