@@ -27,6 +27,14 @@ def bomb(side):
     return b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
 
 
+def packed_text(kind, count, size=2**20 - 1):
+    """A PNG of 8 × 8 pixels and a few kilobytes with so many parts that are unpacked to a megabyte each."""
+    head = {b"zTXt": b"k\0\0", b"iTXt": b"k\0\1\0\0\0", b"iCCP": b"k\0\0"}[kind]
+    part = chunk(kind, head + zlib.compress(bytes(size), 9))
+    content, end = encoded(size=8), len(b"\x89PNG\r\n\x1a\n") + 25  # behind its first part
+    return content[:end] + count * part + content[end:]
+
+
 def many_scans(side, scans):
     """A progressive JPEG of side × side gray pixels, with so many more scans of a few bytes each."""
     buffer = io.BytesIO()

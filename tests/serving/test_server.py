@@ -409,8 +409,13 @@ def test_half_of_the_clients_hang_up(serve, run_folder):
 
 @pytest.mark.promise
 def test_the_document_is_true(server, tmp_path):
-    """schemathesis makes thousands of requests out of the document and checks what comes back."""
+    """schemathesis makes thousands of requests out of the document and checks what comes back.
+
+    Some of them have deadlines of milliseconds: 503 and 504 are the documented answers of a busy machine.
+    """
     pytest.importorskip("schemathesis", reason="needs: pip install schemathesis")
+    config = "[checks.not_a_server_error]\nexpected-statuses = ['2xx', '3xx', '4xx', 503, 504]\n"
+    (tmp_path / "schemathesis.toml").write_text(config)
     schemathesis = os.path.join(os.path.dirname(sys.executable), "schemathesis")
     command = [schemathesis, "run", f"{server.address}/openapi.json", "--exclude-path", "/rush"]
     checks = "status_code_conformance,content_type_conformance,response_schema_conformance,not_a_server_error"

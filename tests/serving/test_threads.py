@@ -5,9 +5,13 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+import torch
+from pictures import encoded, packed_text
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
+from anytime.preprocessing import Preprocessing
+from anytime.serving.images import prepare, small
 from anytime.serving.limits import Limits
 from anytime.serving.service import ClientGoneError, Service
 from anytime.serving.threads import _in_thread
@@ -34,7 +38,7 @@ def test_a_request_does_not_wait_for_a_thread_forever(end, begun):
         release.wait()
 
     async def ask(pool, service, client):
-        request = Request({"type": "http", "connection": client, "service": service})
+        request = Request({"type": "http", "headers": [], "connection": client, "service": service})
         try:
             with service.exchange(request, "predict") as exchange:
                 exchange.deadline = 0.01 if end == "deadline" else 600.0
@@ -68,3 +72,13 @@ def test_a_request_does_not_wait_for_a_thread_forever(end, begun):
     assert begun or not ran, "what has not begun is dropped"
     if end != "disconnect":
         assert raised.value.status_code == {"deadline": 504, "shutdown": 503}[end]
+
+
+@pytest.mark.parametrize("kind", [b"zTXt", b"iTXt", b"iCCP"])
+def test_a_header_that_unpacks_megabytes_is_not_read_by_the_event_loop(kind):
+    plain, packed = encoded(size=8), packed_text(kind, 25)
+    assert len(packed) < 2**15
+    assert small(plain, 10_000) is not None
+    assert small(packed, 10_000) is None
+    how = Preprocessing(3, (8, 8), [0.5] * 3, [0.5] * 3)
+    assert torch.equal(prepare(packed, how, 10_000), prepare(plain, how, 10_000))

@@ -15,6 +15,9 @@ FORMATS = ("PNG", "JPEG", "WEBP")
 SMALL_BYTES, SMALL_PIXELS = 2**15, 2**14
 """An image up to this size is decoded in less time than a thread takes to wake up."""
 
+PACKED = (b"zTXt", b"iTXt", b"iCCP")
+"""Parts of a PNG file that are unpacked as its header is read: 30 KB of them to 30 MB."""
+
 
 def prepare(content: bytes, preprocessing: Preprocessing, pixels: int) -> Tensor:
     """An encoded image as the network sees it, a batch of one; at most so many pixels are decoded."""
@@ -23,7 +26,7 @@ def prepare(content: bytes, preprocessing: Preprocessing, pixels: int) -> Tensor
 
 def small(content: bytes, pixels: int) -> Any:
     """An image that needs no thread, its header read; None if it needs one."""
-    if len(content) > SMALL_BYTES:
+    if len(content) > SMALL_BYTES or any(kind in content for kind in PACKED):
         return None
     image = _opened(content, pixels)
     return image if image.width * image.height <= SMALL_PIXELS else None
