@@ -246,6 +246,23 @@ def test_closing_in_a_forked_process_leaves_the_engine_alone(engine):
     assert engine.stats()["restarts"] == 0
 
 
+def test_processes_that_are_closed_end_side_by_side(monkeypatch):
+    """One that hangs keeps no other one waiting."""
+    monkeypatch.setattr("anytime.serving.crew.CLOSING", LONG)
+    engine = engine_of(network(), processes=2)
+    first, second = (worker.process for worker in engine._crew.workers)
+    os.kill(first.pid, signal.SIGSTOP)
+    closing = threading.Thread(target=engine.close)
+    closing.start()
+    try:
+        until(lambda: second.poll() is not None)
+        assert first.poll() is None
+    finally:
+        os.kill(first.pid, signal.SIGCONT)
+    closing.join()
+    assert first.poll() == 0
+
+
 @pytest.mark.parametrize("processes", [0, 1])
 def test_a_program_ends_with_its_own_code_although_it_leaves_an_engine_open(processes):
     code = f"""

@@ -71,6 +71,8 @@ def test_any_thread_may_ask_whether_something_has_come():
     theirs.send("a")
     assert ours.unread
     ours.close()
+    assert not ours.unread, "it is asked about workers that have just ended"
+    assert theirs.unread, "the end"
     theirs.close()
 
 

@@ -246,8 +246,11 @@ class Crew:
             threads = [*self._threads]
             every = [*self.workers, *([self._spare] if self._spare else [])]
             self.workers, self._spare = [], None
+        end = time.monotonic() + CLOSING  # of all: one that hangs keeps the others waiting no longer
         for worker in every:
-            worker.close()
+            worker.dismiss()
+        for worker in every:
+            worker.close(max(end - time.monotonic(), 0.0))
         for thread in threads:
             thread.join(CLOSING)
         if self._arena is not None:

@@ -94,10 +94,13 @@ class Wire:
 
     @property
     def unread(self) -> bool:
-        """Whether something has come, or the other end was closed. Any thread may ask."""
-        poll = select.poll()  # one of its own: two threads cannot wait with the same
-        poll.register(self.socket, select.POLLIN)
-        return bool(poll.poll(0))
+        """Whether something has come, or the other end was closed. Any thread may ask, also when this one is closed."""
+        with self._sending:  # another thread may close it
+            if self.fileno() < 0:
+                return False
+            poll = select.poll()  # one of its own: two threads cannot wait with the same
+            poll.register(self.socket, select.POLLIN)
+            return bool(poll.poll(0))
 
     def receive(self, wait: bool = True) -> list[Any]:
         """What has come since the last time: at least one message, unless ``wait`` is False.

@@ -139,11 +139,15 @@ class ThreadWorker:
         """Pass a message on."""
         self.inbox.put(message)
 
-    def close(self) -> None:
-        """End the thread after the present stage, for which it waits a while."""
+    def dismiss(self) -> None:
+        """Tell the thread to end after the present stage."""
         self.inbox.put(None)
+
+    def close(self, seconds: float = CLOSING) -> None:
+        """End the thread after the present stage, for which it waits a while."""
+        self.dismiss()
         if self.thread is not threading.current_thread():
-            self.thread.join(CLOSING)
+            self.thread.join(seconds)
 
     def leave(self) -> None:
         """For a forked process, which has no such thread."""
@@ -259,12 +263,16 @@ class ProcessWorker:
         self.closed = True
         self.process.kill()
 
-    def close(self) -> None:
-        """End the process after its present stage; it ends by itself if this process is gone."""
+    def dismiss(self) -> None:
+        """Tell the process to end after its present stage; its news is of no interest any more."""
         self.closed = True
         self.send(None)
+
+    def close(self, seconds: float = CLOSING) -> None:
+        """End the process after its present stage, for which it waits a while (it ends itself if ours is gone)."""
+        self.dismiss()
         try:
-            self.process.wait(CLOSING)
+            self.process.wait(seconds)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
