@@ -153,6 +153,20 @@ def test_every_admitted_request_survives_its_process(number, spare):
         assert engine.stats()["restarts"] >= 1  # more, if a busy machine stopped the new process as long
 
 
+def test_the_spare_takes_over_every_request():
+    """No other process is waited for: the requests run on the one that stood by."""
+    with engine_of(network(), spare=True, queue=300, queue_seconds=60.0) as engine:
+        until(lambda: engine._crew._spare is not None)
+        (first,), spare = engine._crew.workers, engine._crew._spare
+        os.kill(first.process.pid, signal.SIGSTOP)  # nothing is answered before the requests are there
+        futures = [engine.submit(X, deadline=LONG) for _ in range(20)]
+        os.kill(first.process.pid, signal.SIGKILL)
+        until(lambda: first not in engine._crew.workers and engine.ready)
+        assert engine._crew.workers == [spare]
+        assert all(future.result(LONG).complete for future in futures)
+        assert engine.stats()["restarts"] == 1
+
+
 class Slow(nn.Module):
     """A stage that takes as long as a file is there."""
 
