@@ -33,7 +33,7 @@ def asked(port, method, path, body=None):
 
 
 def repeated(stop, seconds, ask, found):
-    while not stop.wait(seconds):
+    while not found or not stop.wait(seconds):
         found.append(ask())
 
 
