@@ -17,8 +17,8 @@ def early(results: Results) -> str:
     point = min(found["budgets"]["common"], key=lambda each: abs(each["budget"] / found["macs"][-1] - 0.5))
     time = results("early_exit")["figures"]["time: early exits / whole network, last head"]
     return (
-        f"{percent(point['error'], 1)} % wrong for {percent(point['cost'] / found['macs'][-1])} % of the multiply-accumulates, "
-        f"{percent(found['errors'][-1], 1)} % for all; half of them take a batch {percent(time['median'])} % of the time"
+        f"{percent(point['error'], 1)} % wrong with {percent(point['cost'] / found['macs'][-1])} % of the multiply-accumulates, "
+        f"{percent(found['errors'][-1], 1)} % with all; at half of them a batch takes {percent(time['median'])} % of the time"
     )
 
 

@@ -4,8 +4,10 @@ python docs/figures.py draw            # those whose records have changed since,
 """
 
 import hashlib
+import inspect
 import json
 import re
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -231,7 +233,8 @@ def _errors(axis: Any, fractions: Sequence[float], curves: Mapping[str, Sequence
     for scheme, errors in curves.items():
         label = {"adaloss": "AdaLoss", "const": "CONST"}[scheme]
         axis.plot([100 * each for each in fractions], errors, "o-", color=SCHEME_COLORS[scheme], label=label)
-    axis.set(xlabel="% of the cost", ylabel=measure, ylim=(0, None), xlim=(0, 104))
+    highest = max(error for errors in curves.values() for error in errors)
+    axis.set(xlabel="% of the cost", ylabel=textwrap.fill(measure, 32), ylim=(0, 1.08 * highest), xlim=(0, 104))
     finish(axis)
 
 
@@ -269,14 +272,17 @@ PICTURES = {
 
 
 def source(picture: Picture) -> str:
-    """What a picture says of the records it was drawn from."""
-    found = [f"{name} {digest(name)}" for name in picture.records]
-    return f"<!-- drawn by docs/pictures.py from docs/records: {', '.join(found) or 'none, a formula'} -->"
+    """What a picture says of the records that it was drawn from, and of the function that drew it."""
+    found = [f"{name} {digest(json.dumps(results(name), sort_keys=True))}" for name in picture.records]
+    function = f"{picture.draw.__qualname__.partition('.')[0]} {digest(inspect.getsource(picture.draw))}"
+    return (
+        f"<!-- drawn by {function} in docs/pictures.py from docs/records: {', '.join(found) or 'none, a formula'} -->"
+    )
 
 
-def digest(record: str) -> str:
-    """Of what a command printed."""
-    return hashlib.sha256(json.dumps(results(record), sort_keys=True).encode()).hexdigest()[:16]
+def digest(text: str) -> str:
+    """Of what a command printed, or of code."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def drawn_from(name: str) -> str | None:

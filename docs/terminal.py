@@ -9,9 +9,9 @@ whose program does not animate, or who prefers no motion.
 from html import escape
 from typing import Any
 
-WIDTH, LEFT, LINE, TOP = 760, 24, 23, 58
+WIDTH, LEFT, LINE, TOP = 540, 20, 23, 58
 SECONDS_BETWEEN = 2.6
-BARS = 300
+BARS = 230
 """Pixels of a certainty of 100 %."""
 STYLE = """
 text { font: 15px ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; fill: #edecf3; white-space: pre }
@@ -20,8 +20,8 @@ text { font: 15px ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; fill
 .bar { transform-box: fill-box; animation: grow 0.8s both ease-out } @keyframes grow { from { transform: scaleX(0) } }
 @media (prefers-reduced-motion: reduce) { .step, .bar { animation: none } }
 """
-COLORS = ("#f2a33a", "#d9586f", "#8a4fb0")
-"""The project's, from a first to a last exit."""
+COLORS = {"#f2a33a": "#1c1c25", "#d9586f": "#1c1c25", "#8a4fb0": "#ffffff"}
+"""The project's, from a first to a last exit, each with the color of the text on it."""
 
 
 def three_deadlines(facts: dict[str, Any]) -> str:
@@ -29,7 +29,7 @@ def three_deadlines(facts: dict[str, Any]) -> str:
     lines, answers = [], facts["answers"]
     name = escape(facts["picture"].rpartition(".")[0].rpartition("-")[2])
     height = TOP + len(answers) * 3.6 * LINE + 8
-    for number, (answer, color) in enumerate(zip(answers, COLORS, strict=True)):
+    for number, (answer, (color, ink)) in enumerate(zip(answers, COLORS.items(), strict=True)):
         y, begin = TOP + number * 3.6 * LINE, 0.3 + number * SECONDS_BETWEEN
         lines.append(
             f'<g class="step" style="animation-delay: {begin:.1f}s"><text x="{LEFT}" y="{y:.0f}"><tspan class="prompt">&gt;&gt;&gt; </tspan>'
@@ -39,8 +39,8 @@ def three_deadlines(facts: dict[str, Any]) -> str:
         lines.append(
             f'<g class="step" style="animation-delay: {begin + 0.9:.1f}s"><rect class="bar" style="animation-delay: {begin + 0.9:.1f}s" '
             f'x="{LEFT + 18}" y="{y + 12:.0f}" width="{BARS * answer["probability"]:.0f}" height="{LINE}" rx="3" fill="{color}"/>'
-            f'<text x="{LEFT + 26}" y="{y + 29:.0f}">{escape(shown)}</text>'
-            f'<text class="quiet" x="{LEFT + 18 + BARS + 24}" y="{y + 29:.0f}">exit {answer["exit"]} of {facts["exits"]}, '
+            f'<text style="fill: {ink}" x="{LEFT + 26}" y="{y + 29:.0f}">{escape(shown)}</text>'
+            f'<text class="quiet" x="{LEFT + 18 + BARS + 16}" y="{y + 29:.0f}">exit {answer["exit"]} of {facts["exits"]}, '
             f"{answer['ms']:.2f} ms</text></g>"
         )
     said = "; ".join(
