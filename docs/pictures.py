@@ -4,7 +4,6 @@ python docs/figures.py draw            # those whose records have changed since,
 """
 
 import hashlib
-import inspect
 import json
 import re
 import textwrap
@@ -22,6 +21,7 @@ from anytime.evaluation import Curve
 from anytime.inference.calibration import Budgeted
 from anytime.plotting import plot_budgets, plot_inflation
 
+HERE = Path(__file__).parent
 BLUE, ORANGE, GREEN, RED, GRAY, PURPLE = OTHER_COLORS
 BLACK = "#222222"
 
@@ -68,7 +68,7 @@ def guarantees(path: Path) -> None:
             found = network["risk"][f"{kind}, risk {risk:g}"]
             x, height = i + 0.27 * (j - 1), 100 * found["exceeded"]
             left.bar(x, height, 0.24, color=color, label=label if i == 0 else None)
-            left.text(x, height + 0.6, f"{height:.1f}", ha="center", va="bottom", fontsize=9)
+            left.text(x, max(height, 5) + 0.6, f"{height:.1f}", ha="center", va="bottom", fontsize=9)
             left.text(x, -1.2, f"{found['saved']:.0%}", ha="center", va="top", fontsize=9)
     left.text(-0.62, -1.2, "saved", ha="right", va="top", fontsize=9)
     left.axhline(5, color=BLACK, linewidth=1.2, linestyle="--")
@@ -272,12 +272,10 @@ PICTURES = {
 
 
 def source(picture: Picture) -> str:
-    """What a picture says of the records that it was drawn from, and of the function that drew it."""
+    """What a picture says of the records that it was drawn from, and of the code that drew it."""
     found = [f"{name} {digest(json.dumps(results(name), sort_keys=True))}" for name in picture.records]
-    function = f"{picture.draw.__qualname__.partition('.')[0]} {digest(inspect.getsource(picture.draw))}"
-    return (
-        f"<!-- drawn by {function} in docs/pictures.py from docs/records: {', '.join(found) or 'none, a formula'} -->"
-    )
+    code = digest("".join((HERE / name).read_text(encoding="utf-8") for name in ("pictures.py", "terminal.py")))
+    return f"<!-- drawn by docs/pictures.py {code} from docs/records: {', '.join(found) or 'none, a formula'} -->"
 
 
 def digest(text: str) -> str:
