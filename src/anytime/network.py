@@ -98,6 +98,9 @@ class Network(nn.Module, ABC):
     keeps_features: bool = False
     """Whether heads alone are trained, on features that do not change: see ``ConvertedNetwork.features``."""
 
+    recipe: str | None = None
+    """The recipe that suits it, if that of the data does not: a name in ``RECIPES``."""
+
     answers_together: bool = False
     """Whether an exit answers with what the exits before it say too."""
 

@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from transformers import ViTImageProcessor
 
 import anytime
+from anytime.training.recipe import RECIPES
 
 IMAGE = torch.zeros(1, 3, 32, 32)
 
@@ -119,3 +120,64 @@ def test_the_backbone_moves_by_its_share_of_the_learning_rate():
         share = 1.0 if name.startswith("heads.") else 0.1
         assert torch.allclose(moved[0.1][name], share * change, atol=1e-6)
         assert name.startswith("heads.") or not moved[0.0][name].any()
+
+
+def classifying(last):
+    """A model with batch norm whose classifier is the last module."""
+    torch.manual_seed(0)
+    blocks = [nn.Sequential(nn.Conv2d(c, 8, 3), nn.BatchNorm2d(8), nn.ReLU()) for c in (3, 8, 8)]
+    return nn.Sequential(*blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), last).eval()
+
+
+class Doubled(nn.Module):
+    """A model whose classifier does not return its logits."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = classifying(nn.Linear(8, 4))
+
+    def forward(self, x):
+        return 2 * self.inner(x)
+
+
+def seen_by_the_first_stage(net, **options):
+    """How many samples go through it in a training of three epochs, on 48 samples."""
+    samples = []
+    hook = net.stages[0].register_forward_hook(lambda _stage, given, _state: samples.append(len(given[0])))
+    result = anytime.fit(net, loader(), epochs=3, show=False, **options)
+    hook.remove()
+    return sum(samples), result
+
+
+@pytest.mark.parametrize("last", [nn.Linear(8, 4), nn.Sequential(nn.Dropout(0.1), nn.Linear(8, 8), nn.Linear(8, 4))])
+def test_a_new_classifier_is_trained_on_features_that_are_computed_once(last):
+    net = anytime.convert(trained(classifying(last)), IMAGE[..., :16, :16], exits=2).freeze(train=["5"])
+    x = torch.randn(7, 3, 16, 16)
+    for one, other in zip(net.eval().answers(net.features(x)), net(x), strict=True):
+        assert torch.equal(one, other)
+    samples, result = seen_by_the_first_stage(net, least_steps=60)
+    assert samples == 48
+    first, *_, last = (record["train"]["losses"][-1] for record in result.history)
+    assert last < first
+
+
+def test_a_part_that_the_features_depend_on_is_trained_with_the_whole_model():
+    for made, names in (
+        (classifying(nn.Linear(8, 4)), ["2", "5"]),
+        (classifying(nn.Linear(8, 4)), ["2"]),
+        (Doubled().eval(), ["inner.5"]),
+    ):
+        net = anytime.convert(made, IMAGE[..., :16, :16], exits=2).freeze(train=names)
+        assert not net.keeps_features
+        anytime.fit(net, loader(), epochs=1, show=False)
+
+
+def test_fine_tuning_trains_everything_and_leaves_the_statistics():
+    net = anytime.convert(trained(classifying(nn.Linear(8, 4))), IMAGE[..., :16, :16], exits=2).freeze()
+    before = {name: value.clone() for name, value in net.model.state_dict().items()}
+    result = anytime.fit(net.unfreeze(), loader(), epochs=2, show=False)
+    same = {name for name, value in net.model.state_dict().items() if torch.equal(value, before[name])}
+    assert same == {name for name in before if "running" in name or "num_batches" in name}
+    assert result.history[-1]["lr"] < result.history[0]["lr"] <= RECIPES["finetuning"].lr
+    assert not net.freeze().unfreeze().keeps_features
+    assert net.freeze().keeps_features

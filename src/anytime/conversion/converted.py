@@ -43,7 +43,7 @@ class ConvertedNetwork(AnytimeNetwork):
         super().__init__(stages, heads)
         self.trunk, self._places, self.places = trunk, list(places), survey.names(places)
         self.input_form, self.paused_because = input_form, paused_because
-        self._form = survey.form
+        self._form, self._ends = survey.form, survey.ends
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Refuse to be pickled."""
@@ -102,7 +102,8 @@ class ConvertedNetwork(AnytimeNetwork):
     def freeze(self, train: Sequence[str] = ()) -> "ConvertedNetwork":
         """Train only the new heads: the model's parameters get no gradients and its batch norm stays in eval mode.
 
-        Warns of layers that have their initial, random weights: they would stay random.
+        Warns of layers that have their initial, random weights: they would stay random. ``unfreeze`` trains the model
+        too, from where it is.
 
         Args:
             train: the modules of the model that are trained all the same, such as a classifier for new classes:
@@ -126,7 +127,7 @@ class ConvertedNetwork(AnytimeNetwork):
         self.trunk.requires_grad_(False)
         for name in train:
             modules[name].requires_grad_(True)
-        self.trunk.frozen, self.trunk.trained = True, tuple(train)
+        self.trunk.frozen, self.trunk.tuned, self.trunk.trained = True, False, tuple(train)
         self.train(self.training)
         if random := untrained_layers(self.model):
             more = f" and {len(random) - 3} more" if len(random) > 3 else ""
@@ -137,10 +138,49 @@ class ConvertedNetwork(AnytimeNetwork):
             )
         return self
 
+    def unfreeze(self) -> "ConvertedNetwork":
+        """Train everything, starting from weights that are trained already: fine-tuning.
+
+        The model's batch norm keeps its statistics, which come from more samples than most fine-tunings have, and
+        ``fit`` has a recipe for it, in which the model's learning rate is a tenth of the heads'.
+
+        Examples:
+            >>> from anytime import convert
+            >>> model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
+            >>> net = convert(model, torch.zeros(2, 8), exits=["0"]).unfreeze().train()
+            >>> model[0].training, model[1].training, model[1].weight.requires_grad
+            (True, False, True)
+        """
+        self.trunk.requires_grad_(True)
+        self.trunk.frozen, self.trunk.tuned, self.trunk.trained = False, True, ()
+        return self.train(self.training)
+
+    @property
+    def recipe(self) -> str | None:  # type: ignore[override]
+        """For the heads of a frozen model, or for a model that is fine-tuned."""
+        if self.keeps_features:
+            return "heads"
+        return "finetuning" if self.trunk.frozen or self.trunk.tuned else None
+
     @property
     def keeps_features(self) -> bool:  # type: ignore[override]
-        """Whether the model is frozen, so that the heads alone are trained, on features that do not change."""
-        return self.trunk.frozen and not any(p.requires_grad for p in self.trunk.parameters())
+        """Whether what is trained is given features that do not change.
+
+        So it is if the model is frozen, or all of it but its last module, the classifier.
+        """
+        trained = [p for p in self.trunk.parameters() if p.requires_grad]
+        return self.trunk.frozen and (not trained or self._classifier is not None)
+
+    @property
+    def _classifier(self) -> nn.Module | None:
+        """The module that returns the logits, if nothing else of the model is trained."""
+        trained = {id(p) for p in self.trunk.parameters() if p.requires_grad}
+        for name in self._ends if trained else []:
+            module = self.model.get_submodule(name)
+            inside = all(f"{each}.".startswith(f"{name}.") for each in self.trunk.trained)
+            if inside and trained <= {id(p) for p in module.parameters()}:
+                return module
+        return None
 
     @torch.no_grad()
     def features(self, x: Any) -> list[tuple[Any, ...]]:
@@ -153,15 +193,40 @@ class ConvertedNetwork(AnytimeNetwork):
             >>> torch.equal(net.answers([first, last])[0], net(torch.zeros(5, 8))[0])
             True
         """
-        found, state = [], x
-        for stage, exit in zip(self.stages, self.heads, strict=True):
+        found, state, classifier = [], x, self._classifier
+        for number, (stage, exit) in enumerate(zip(self.stages, self.heads, strict=True), start=1):
+            if classifier is not None and number == self.exits:
+                found.append((self._given_to(classifier, x),))
+                break
             state = stage(state)
             found.append(exit.pooled(*exit.inputs(state)))  # type: ignore[operator]
         return found
 
+    def _given_to(self, module: nn.Module, x: Any) -> Tensor:
+        """What the model gives to one of its modules."""
+        given: list[Tensor] = []
+
+        def note(_module: nn.Module, inputs: tuple[Any, ...]) -> None:
+            given.append(inputs[0].clone())
+            raise _Enough
+
+        hook = module.register_forward_pre_hook(note)
+        try:
+            self.trunk(x)
+        except _Enough:
+            pass
+        finally:
+            hook.remove()
+        return given[0]
+
     def answers(self, features: Sequence[tuple[Any, ...]], only: Iterable[int] | None = None) -> list[Tensor]:
         """The logits of the exits, given their features."""
-        return [self.heads[exit].answer(*features[exit]) for exit in sorted(self.exit_indices(only))]  # type: ignore[operator]
+        classifier, last = self._classifier, self.exits - 1
+        return [
+            classifier(*features[exit]) if classifier is not None and exit == last
+            else self.heads[exit].answer(*features[exit])  # type: ignore[operator]
+            for exit in sorted(self.exit_indices(only))
+        ]  # fmt: skip
 
     def _steps(self, x: Any, wanted: frozenset[int]) -> Iterator[Any]:
         if not self.training or not wanted:
@@ -183,7 +248,7 @@ class ConvertedNetwork(AnytimeNetwork):
             if exit >= max(wanted):
                 raise _Enough
 
-        grad = torch.is_grad_enabled() and not self.keeps_features
+        grad = torch.is_grad_enabled() and any(p.requires_grad for p in self.trunk.parameters())
         try:
             with CallHook(self.model, self._places, reached), torch.set_grad_enabled(grad):
                 features[self.exits - 1] = self.trunk(x)

@@ -6,6 +6,7 @@ from math import inf
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import register_pytree_node, tree_flatten, tree_leaves, tree_map
 
 from anytime.errors import AnytimeError
@@ -25,7 +26,9 @@ class Trunk(nn.Module):
 
     def __init__(self, model: nn.Module, logits: Callable[[Any], Tensor]) -> None:
         super().__init__()
-        self.model, self.logits, self.frozen = model, logits, False
+        self.model, self.logits = model, logits
+        self.frozen = self.tuned = False
+        """Tuned: all parameters are trained, and batch norm keeps its statistics."""
         self.trained: tuple[str, ...] = ()
         """The modules of the model that are trained though the rest is frozen."""
 
@@ -40,10 +43,14 @@ class Trunk(nn.Module):
         return self.model(*x) if isinstance(x, tuple | list) else self.model(x)
 
     def train(self, mode: bool = True) -> "Trunk":
-        """A frozen trunk stays in eval mode, but for the modules that are trained."""
+        """A frozen trunk stays in eval mode, but for the modules that are trained; batch norm does in a tuned one."""
         super().train(mode and not self.frozen)
         for name in self.trained:
             self.model.get_submodule(name).train(mode)
+        if self.tuned:
+            for module in self.model.modules():
+                if isinstance(module, _BatchNorm):
+                    module.eval()
         return self
 
 

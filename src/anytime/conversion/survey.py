@@ -1,6 +1,7 @@
 """Where a model can exit: its module calls, their outputs and costs, and the choice of the places for the exits."""
 
 import difflib
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
@@ -54,6 +55,8 @@ class Survey:
             if is_packed(output):
                 self.packed.append(place[0])
 
+        self.ends: list[str] = []
+        """Modules that are called once, with one tensor of samples, and return the logits: innermost first."""
         self.logits = self._run(trunk, example)
         try:  # shapes alone: on a processor torch does not count all fused kernels
             twin, shaped = on_meta(trunk), shapes(example)
@@ -69,6 +72,19 @@ class Survey:
 
     def _run(self, trunk: Trunk, example: Any) -> Tensor:
         """The model's own output."""
+        ended: list[tuple[str, Any, bool]] = []
+
+        def note(name: str, given: tuple[Any, ...], named: dict[str, Any], output: Any) -> None:
+            one = len(given) == 1 and not named and isinstance(given[0], Tensor) and len(given[0]) == self.batch
+            ended.append((name, output if isinstance(output, Tensor) else None, one))
+
+        hooks = [
+            module.register_forward_hook(
+                lambda _module, given, named, output, name=name: note(name, given, named, output), with_kwargs=True
+            )
+            for name, module in trunk.model.named_modules()
+            if name
+        ]
         try:
             output = trunk.output(example)
             logits = trunk.logits(output)
@@ -79,11 +95,16 @@ class Survey:
             call = f"model({stars}example)" if trunk.logits is find_logits else f"logits(model({stars}example))"
             reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
             raise AnytimeError(f"{call} fails for this {type(trunk.model).__name__}: {reason}") from error
+        finally:
+            for hook in hooks:
+                hook.remove()
         if not isinstance(logits, Tensor) or logits.ndim < 2 or len(logits) != self.batch:
             raise AnytimeError(
                 f"the logits are {describe(logits)} for an example of {self.batch} samples; expected a tensor of "
                 "samples × classes, or with more dimensions after the samples"
             )
+        calls = Counter(name for name, _, _ in ended)
+        self.ends = [name for name, returned, one in ended if returned is logits and one and calls[name] == 1]
         self.form = OwnForm.of(output) if trunk.logits is find_logits else OwnForm(Tensor, None)
         return logits
 

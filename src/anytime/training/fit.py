@@ -105,8 +105,9 @@ def fit(
             answers for a loss about classes, else the loss.
         validation: batches that are evaluated after every epoch; of an iterator a list is made. Default: the validation
             images of a ``Data``.
-        recipe: the hyperparameters. Default: for a frozen network (``net.freeze()``) the recipe for heads; else the
-            recipe that suits the data, as on the command line, and for other batches the paper's, ``Recipe()``.
+        recipe: the hyperparameters. Default: for a frozen network (``net.freeze()``) the recipe for heads, after
+            ``net.unfreeze()`` that for fine-tuning; else the recipe that suits the data, as on the command line, and
+            for other batches the paper's, ``Recipe()``.
         seed: of the order of the images, their augmentation and dropout. The caller's own generators are left alone.
             For other batches torch's generator is seeded before each one is fetched: so a ``DataLoader`` without a
             generator of its own shuffles by this seed.
@@ -146,7 +147,7 @@ def fit(
     if validation is not None:
         check_batches("validation", validation)
         validation = list(validation) if runs_out(validation) else validation
-    recipe = recipe_with(recipe, data, changes, net.keeps_features)
+    recipe = recipe_with(recipe, data, changes, net)
     check_number("features_gb", features_gb)
     if not isinstance(scheme, str) and not callable(scheme):
         raise AnytimeError(f"scheme={scheme!r} must be a name such as 'adaloss', or a function of the losses")

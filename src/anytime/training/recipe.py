@@ -130,10 +130,23 @@ RECIPES = {
         crop=False,
         least_steps=1000,
     ),
+    "finetuning": Recipe(
+        epochs=10,
+        lr=0.001,
+        batch_size=32,
+        weight_decay=0.01,
+        schedule="cosine",
+        warmup=0.1,
+        pad=0,
+        optimizer="adamw",
+        clip=1.0,
+        backbone=0.1,
+    ),
 }
 """The paper's for its data sets, and one for the digits. The paper does not state batch sizes: 64 is what its authors'
 scripts use on CIFAR, 256 is usual on ILSVRC. Streamed images are cropped at random, so they need no padding. ``heads``
-is ours, for the heads of a frozen network: without augmentation, so that the features are computed once."""
+is ours, for the heads of a frozen network: without augmentation, so that the features are computed once; and so is
+``finetuning``, for pretrained models whose heads have been trained."""
 
 
 def recipe_for(data: str, streamed: bool) -> str:
@@ -143,15 +156,15 @@ def recipe_for(data: str, streamed: bool) -> str:
         >>> recipe_for("svhn-20k", streamed=False), recipe_for("flowers", streamed=True)
         ('svhn', 'imagenet')
     """
-    named = next((name for name in RECIPES if name in data.lower() and name != "heads"), None)
+    named = next((name for name in RECIPES if name in data.lower() and name not in ("heads", "finetuning")), None)
     return named or ("imagenet" if streamed else "cifar")
 
 
-def recipe_with(recipe: Recipe | None, data: Any, changes: Mapping[str, Any], frozen: bool = False) -> Recipe:
+def recipe_with(recipe: Recipe | None, data: Any, changes: Mapping[str, Any], net: Network | None = None) -> Recipe:
     """A recipe, by default the one that suits the network and the data, with some of its options changed.
 
-    Frozen networks, of which the heads alone are trained, get the recipe for heads. Batches of other loaders than a
-    ``Data`` get the paper's recipe; to augment them is up to the loader.
+    Pretrained models whose heads alone are trained, or which are fine-tuned, have recipes of their own. Batches of
+    other loaders than a ``Data`` get the paper's recipe; to augment them is up to the loader.
 
     Examples:
         >>> from anytime import load_data
@@ -168,11 +181,11 @@ def recipe_with(recipe: Recipe | None, data: Any, changes: Mapping[str, Any], fr
     if not isinstance(data, Data):
         if asked := [name for name in ("pad", "flip", "blur") if changes.get(name)]:
             raise AnytimeError(f"{asked[0]}= is for images of an anytime.Data; augment other batches in their loader")
-        if "batch_size" in changes and not frozen:
+        if "batch_size" in changes and not (net and net.keeps_features):
             raise AnytimeError("batch_size= is for an anytime.Data; set it in the DataLoader")
-        recipe = recipe or (RECIPES["heads"] if frozen else Recipe())
-    elif recipe is None and frozen:
-        recipe = RECIPES["heads"]
+        recipe = recipe or (RECIPES[net.recipe] if net and net.recipe else Recipe())
+    elif recipe is None and net and net.recipe:
+        recipe = RECIPES[net.recipe]
     elif recipe is None:
         recipe = RECIPES[recipe_for(data.name, streamed=not isinstance(data.train, Images))]
     if not isinstance(recipe, Recipe):
