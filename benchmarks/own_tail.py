@@ -10,6 +10,7 @@ they compare exits, and do not say how good a ViT can be.
 
 import sys
 import warnings
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,6 +18,9 @@ from ratio import fact, machine
 
 import anytime
 from anytime.errors import require
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+import public  # pyright: ignore[reportMissingImports]
 
 BLOCKS, IMAGES, EPOCHS = 6, 5000, 12
 KINDS = ("own", "linear")
@@ -38,6 +42,7 @@ def train(net: anytime.Network, data: Any, scheme: str, seed: int) -> None:
 
 def main(name: str, seeds: int) -> None:
     print(machine())
+    public.repair_torchvision()
     data = anytime.load_data(name, show=False).subset(IMAGES, 0)
     x = torch.zeros(1, *data.shape)
     for seed in range(seeds):

