@@ -21,7 +21,7 @@ def walk(known, times, deadline, confidence, head=0.0002, learn=True, begun=0.0)
         if stage:
             ahead = known.pace * known.ahead(stage - 1, times[stage - 1])
             chance = known.late(ahead, deadline - (now - begun) - known.returning, since, now)
-            if chance > known.risk * (1 - confidence):
+            if not known.allows(chance, 1 - confidence):
                 stage -= 1
                 break
             risk += chance

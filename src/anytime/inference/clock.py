@@ -82,7 +82,7 @@ class Clock:
         self._learn()
         start, end, _ = self._stages[-1]
         risk = known.late(known.pace * known.ahead(stage, end - start), slack, self._since, self._before)
-        if risk * known.surprise > known.risk * (1 - confidence):
+        if not known.allows(risk, 1 - confidence):
             return False
         self._risk += risk
         return True

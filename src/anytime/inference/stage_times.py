@@ -146,6 +146,15 @@ class StageTimes:
         slower = self.noise.above(slack / seconds) if slack < 2 * seconds + SHORTEST_PAUSE else 0.0
         return min(1.0, slower + self.pauses.longer(now, seconds, slack - seconds, since))
 
+    def allows(self, risk: float, allowed: float) -> bool:
+        """Whether a stage may be started that makes the prediction late with this probability.
+
+        Args:
+            risk: the probability.
+            allowed: that of a whole prediction, 1 − confidence.
+        """
+        return risk * self.surprise <= self.risk * allowed
+
     def ran(self, stages: Sequence[Ran], since: float, first: int = 0) -> float:
         """Learn from stages that have run; seconds since the last pause when the last of them ended.
 
