@@ -14,7 +14,7 @@ class Measurement(NamedTuple):
 
 
 NETWORK = [f"{SRC}/network.py", f"{SRC}/models"]
-INFERENCE = [*NETWORK, f"{SRC}/inference"]
+INFERENCE = [*NETWORK, f"{SRC}/measuring.py", f"{SRC}/inference"]
 TRAINING = [*NETWORK, f"{SRC}/training", f"{SRC}/weights", f"{SRC}/data"]
 GUARANTEES = [f"{SRC}/inference/{name}.py" for name in ("risk", "temperature", "conformal")] + [f"{SRC}/combination"]
 NETWORKS = [

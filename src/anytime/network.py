@@ -330,11 +330,18 @@ class AnytimeNetwork(Network):
 
     def run_stage(self, stage: int, state: Any) -> Any:
         """Run one stage; see ``Network``."""
-        return self.stages[stage](state)
+        return _item(self, "stages", stage)(state)
 
     def exit_after(self, stage: int, state: Any) -> ReachedExit | None:
         """The exit after a stage; see ``Network``."""
-        return ReachedExit(self.heads[stage], state, stage)
+        return ReachedExit(_item(self, "heads", stage), state, stage)
+
+
+def _item(net: nn.Module, name: str, number: int) -> nn.Module:
+    """An item of a list of modules, as ``net.stages[3]``; in a fraction of the time, which counts after each stage."""
+    modules = net._modules[name]
+    found = modules._modules.get(str(number)) if modules is not None else None
+    return getattr(net, name)[number] if found is None else found
 
 
 def name_of(config: Mapping[str, Any] | None) -> str | None:
