@@ -337,11 +337,11 @@ class AnytimeNetwork(Network):
         return ReachedExit(_item(self, "heads", stage), state, stage)
 
 
-def _item(net: nn.Module, name: str, number: int) -> nn.Module:
+def _item(owner: nn.Module, name: str, number: int) -> nn.Module:
     """An item of a list of modules, as ``net.stages[3]``; in a fraction of the time, which counts after each stage."""
-    modules = net._modules[name]
+    modules = owner._modules[name]
     found = modules._modules.get(str(number)) if modules is not None else None
-    return getattr(net, name)[number] if found is None else found
+    return getattr(owner, name)[number] if found is None else found
 
 
 def name_of(config: Mapping[str, Any] | None) -> str | None:
