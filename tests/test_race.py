@@ -167,12 +167,27 @@ def test_choices_are_made_before_the_test_images_are_seen(folder, tmp_path, monk
     thresholds = [at["threshold"] for at in record["held_out_thresholds"]]
     kind, _ = race.choice(records[twin.full_name])
     assert record["answers"] == kind
+    assert (tmp_path / "records" / f"test-{twin.full_name}.json").exists()
     assert thresholds == [at["threshold"] for at in records[twin.full_name]["held_out"][kind]["race"]] or record[
         "exits"
     ] != [0, 1, 2]
     before = path.read_bytes()
     race.test(folder, runs)
     assert path.read_bytes() == before, "looked at once"
+
+
+def held_out(accuracy, best_accuracy):
+    ways = {"race": accuracy, "best_race": best_accuracy}
+    return {"accuracies": [0.1] * 3, "best_exits": [0, 2]} | {
+        way: [{"accuracy": at}] * len(BUDGETS) for way, at in ways.items()
+    }
+
+
+def test_a_choice_within_noise_falls_to_the_simplest_way():
+    found = {"plain": held_out(0.8990, 0.8995), "stacked": held_out(0.8993, 0.8993)}
+    assert race.choice({"held_out": found}) == ("plain", [0, 1, 2])
+    assert race.choice({"held_out": found | {"plain": held_out(0.88, 0.9)}}) == ("plain", [0, 2])
+    assert race.choice({"held_out": found | {"stacked": held_out(0.91, 0.91)}}) == ("stacked", [0, 1, 2])
 
 
 def test_gains_are_paired_by_seed(tmp_path, monkeypatch, capsys):

@@ -8,7 +8,7 @@ from anytime.serving.embedded import FOLDER, samples, samples_for, start_engine
 
 
 def test_it_is_small():
-    assert sum(path.stat().st_size for path in FOLDER.rglob("*") if path.is_file()) < 1.2e6
+    assert sum(path.stat().st_size for path in FOLDER.rglob("*") if path.is_file()) < 2e6
 
 
 def test_it_is_right_about_its_images_in_the_end():
@@ -26,7 +26,7 @@ def test_its_record_belongs_to_it():
     assert record["last_epoch"]["epoch"] == record["recipe"]["epochs"]
     errors = read_json(FOLDER / "evaluation.json")["errors"]
     assert len(errors) == net.exits == len(anytime.Policy.load(FOLDER).temperatures)
-    assert errors[-1] < 0.2 < errors[0]
+    assert errors[-1] < 0.12 < errors[0]
 
 
 def test_its_images_are_for_models_of_its_classes():
