@@ -10,7 +10,7 @@ from anytime.files import read_json
 from anytime.serving.engine import Engine
 
 FOLDER = Path(__file__).with_name("embedded_model")
-"""A saved model: the ConvANN of the race on CIFAR-10 (docs/published.md), with its record, evaluation and policy; its README says how."""
+"""A saved model: the ConvANN of docs/published.md, with its record, evaluation and policy; its README says how."""
 
 NAME = "cifar10"
 
