@@ -30,7 +30,7 @@ from anytime.serving.worker import Add
 __all__ = ["Answer", "Engine", "EngineDiedError", "OverloadedError"]
 
 UNSENT = 2**20
-"""Bytes of messages that a process has not taken yet: with more it gets no new requests."""
+"""Bytes of messages, beyond the inputs in flight, that a process has not taken: with more it gets no new requests."""
 
 
 class Engine:
@@ -171,11 +171,11 @@ class Engine:
             raise EngineDiedError("the engine's thread has ended: make a new Engine; a process would be replaced")
         if not workers:
             raise OverloadedError("no engine process is ready: one is being started", 1.0)
-        workers = [worker for worker in workers if worker.unsent <= UNSENT]
+        books = self._books
+        workers = [worker for worker in workers if worker.unsent <= UNSENT + books.bytes]
         if not workers:
             raise OverloadedError("the engine's process takes no messages", 1.0)
         worst, seconds, best = inf, 0.0, None
-        books = self._books
         busy = {other.worker for other in books.requests.values()}
         for worker in workers:
             waiting = books.waiting.setdefault(worker, [])
