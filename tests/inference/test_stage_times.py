@@ -85,6 +85,17 @@ def test_it_recovers_from_a_slow_phase(slow, predictions):
     assert (again, late) == (before, False)
 
 
+@given(cold=st.floats(1.5, 20))
+def test_cold_heads_say_nothing_of_warm_ones(cold):
+    """Times that were taken over from a rested network do not keep a warm one from the exits that it can reach."""
+    rested = StageTimes([STAGE] * EXITS, [cold * STAGE] * EXITS)
+    known = StageTimes()
+    known.begin_with(rested)
+    for _ in range(30):
+        exit, late = walk(known, [STAGE] * EXITS, 6.5 * STAGE, 0.99, head=0.1 * STAGE)
+    assert (exit, late) == (5, False)
+
+
 TRACES = np.load(Path(__file__).with_name("stage_traces.npz"))
 """Recorded microseconds of resann-9-16's 27 stages and, last, of a head: one row a prediction, 500 in a row (400 with
 ONNX Runtime), on a two-core machine that was in use. Quiet: pinned to a core with real-time priority. Busy: beside

@@ -91,12 +91,12 @@ class StageTimes:
         return StageTimes()
 
     def begin_with(self, other: "StageTimes") -> None:
-        """Take over typical times, since nothing is known yet."""
+        """Take over typical times, since nothing is known yet; those of heads until one has run twice."""
         self.stages.update(other.stages)
         self.heads.update(other.heads)
         self.exits.update(other.exits)
         self.first_runs.update(other.first_runs)
-        self.first_heads.update(other.first_heads)
+        self.first_heads.update(other.heads)
 
     def head(self, stage: int) -> float:
         """Typical seconds of the head after a stage; if it ran at most once, of the nearest that ran more often."""
