@@ -66,7 +66,7 @@ def test_pretrained_weights_come_from_the_cache_of_the_library(anytime_command, 
     words = "convert timm:resnet18 --pretrained --exits 3 --data digits --output r18"
     refused = anytime_command(words)
     assert refused.returncode == 2
-    assert "weights of timm:resnet18 cannot be had" in refused.stderr.splitlines()[-1]
+    assert "weights of timm:resnet18 could not be loaded" in refused.stderr.splitlines()[-1]
     public = timm.create_model("resnet18").state_dict()
     repository = cache / "models--timm--resnet18.a1_in1k"
     snapshot = repository / "snapshots" / ("0" * 40)

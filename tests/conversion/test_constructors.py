@@ -80,9 +80,9 @@ def test_torchvision_needs_no_trust(tmp_path):
 @pytest.mark.parametrize(
     ("name", "options", "says"),
     [
-        ("torchvision:resnet18", {"weights": "DEFAULT"}, "has the option 'weights'"),
+        ("torchvision:resnet18", {"weights": "DEFAULT"}, "option 'weights' is not allowed"),
         ("torchvision:nothing", {}, "torchvision has no model 'nothing'"),
-        ("timm:resnet18", {"checkpoint_path": "x.pth"}, "has the option 'checkpoint_path'"),
+        ("timm:resnet18", {"checkpoint_path": "x.pth"}, "option 'checkpoint_path' is not allowed"),
         ("timm:hf-hub.someone", {}, "timm has no model"),
         ("transformers:AutoConfig", {}, "transformers has no model 'AutoConfig'"),
         ("transformers:pipeline", {}, "transformers has no model 'pipeline'"),

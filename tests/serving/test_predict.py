@@ -118,7 +118,7 @@ def test_what_cannot_be_answered_is_explained(client, path, content, status, rea
         ({"input": None}, "must be 64 elements"),
         ({"input": "five"}, "must be 64 elements"),
         ({"input": [[[1e39] * 8] * 8]}, "infinite"),
-        ({"input": too_large(), "deadline": "30s"}, "infinite or no number"),
+        ({"input": too_large(), "deadline": "30s"}, "infinite or NaN"),
         ({"image": "aGk="}, "PNG, JPEG or WebP"),
         ({"image": "aGk=", "deadline": 50}, "deadline 50: expected a duration with its unit"),
         ({"image": "not base64!"}, "image must be base64"),

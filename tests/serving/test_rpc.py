@@ -217,7 +217,7 @@ def test_answers_are_those_of_the_network(client, run_folder, raw):
     [
         ("FP32", floats(shape=(1, 4, 4)), "expected [N, 1, 8, 8]"),
         ("FP32", floats(rows=65), "1 to 64 samples"),
-        ("FP32", floats() * np.inf, "infinite or no numbers"),
+        ("FP32", floats() * np.inf, "infinite or NaN values"),
         ("BYTES", np.array([b"no image"], object), "PNG, JPEG or WebP"),
     ],
 )

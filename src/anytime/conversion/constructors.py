@@ -14,10 +14,10 @@ from anytime.conversion.converted import ConvertedNetwork
 from anytime.errors import AnytimeError, require
 
 LIBRARIES = ("timm", "torchvision", "transformers")
-"""Whose constructors are called without being trusted: they are looked up in the library's own list."""
+"""Libraries whose constructors need no trust: names are looked up in the library's own list."""
 
 _OPTIONS = {"timm": {"num_classes", "in_chans", "img_size"}, "torchvision": {"num_classes"}}
-"""What a configuration may say to them; others could name files and addresses."""
+"""Their allowed options; others could name files and URLs."""
 
 
 def is_constructor(name: Any) -> bool:
@@ -66,7 +66,7 @@ def build_converted(
     library, _, what = name.partition(":")
     if pretrained and library not in _OPTIONS:
         raise AnytimeError(
-            f"pretrained weights can be had for timm:NAME and torchvision:NAME, not for {name}; in Python convert any "
+            f"pretrained weights exist for timm:NAME and torchvision:NAME, not for {name}; in Python convert any "
             "model, e.g. anytime.convert(AutoModelForImageClassification.from_pretrained(…), example)"
         )
     try:
@@ -102,7 +102,7 @@ def build_converted(
 
 
 def options_for(name: str, classes: int, channels: int, more: Mapping[str, Any]) -> dict[str, Any]:
-    """The constructor's options for so many classes and channels, in its own words."""
+    """The constructor's options for a number of classes and channels."""
     library, _, what = name.partition(":")
     words: dict[str, Any] = {
         "timm": {"num_classes": classes, "in_chans": channels},
@@ -133,7 +133,7 @@ def _check(library: str, what: str, known: list[str], options: Mapping[str, Any]
         raise AnytimeError(f"{library} has no model {what!r}")
     if strange := options.keys() - _OPTIONS[library]:
         allowed = ", ".join(sorted(_OPTIONS[library]))
-        raise AnytimeError(f"{library}:{what} has the option {min(strange)!r}; a configuration may have {allowed}")
+        raise AnytimeError(f"{library}:{what} option {min(strange)!r} is not allowed; allowed: {allowed}")
 
 
 def _timm(what: str, options: dict[str, Any]) -> nn.Module:
@@ -153,8 +153,8 @@ def _pretrained(library: str, what: str, options: dict[str, Any]) -> nn.Module:
     except Exception as error:
         reason = " ".join(str(error).split())[:200]
         raise AnytimeError(
-            f"the pretrained weights of {library}:{what} cannot be had ({type(error).__name__}: {reason}): connect to "
-            "the network once, so that they are in the cache, or start from random weights"
+            f"the pretrained weights of {library}:{what} could not be loaded ({type(error).__name__}: {reason}): "
+            "connect to the network once, so that they are in the cache, or start from random weights"
         ) from error
     own = model.state_dict()
     fitting = {name: tensor for name, tensor in theirs.items() if name in own and own[name].shape == tensor.shape}

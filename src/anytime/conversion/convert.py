@@ -96,7 +96,7 @@ def convert(
                 "cannot leave a batch one by one (policy.predict), and its stages cannot be exported",
                 stacklevel=2,
             )
-        net.train(was_training)  # the new heads; the modules of the model then get their own modes back
+        net.train(was_training)  # for the new heads; the model's modules keep their own modes
     image = example if isinstance(example, Tensor) and example.ndim == 4 else None
     if image is not None:
         height, width = image.shape[2:]

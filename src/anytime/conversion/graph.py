@@ -59,7 +59,7 @@ class Captured:
         self.output: Node = tree_leaves(output.args)[0]
         self._find_calls()
         self.features: set[Node] = set()
-        """Tensors that are computed with a matrix product, a convolution or the like."""
+        """Outputs of matrix products, convolutions and similar operations."""
         for node in self.nodes:
             heavy = any(word in str(node.target) for word in ("linear", "conv", "matmul", "mm", "attention", "einsum"))
             made = heavy or any(earlier in self.features for earlier in node.all_input_nodes)
@@ -67,7 +67,7 @@ class Captured:
                 self.features.add(node)
 
     def _read_signature(self, program: Any) -> None:
-        """Which placeholder stands for which parameter, buffer or constant; the trunk keeps what the model lacks."""
+        """Parameter, buffer or constant of each placeholder; the trunk registers those that the model lacks."""
         self.attributes: dict[Node, str] = {}
         named = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
         for spec in program.graph_signature.input_specs:
@@ -87,7 +87,7 @@ class Captured:
                 self.attributes[node] = name
 
     def _unused(self, kind: str) -> str:
-        """A name that no earlier graph of the model has given to anything of the trunk."""
+        """A name that is not used in the trunk yet."""
         return next(name for number in count() if not hasattr(self.trunk, name := f"{kind}_{number}"))
 
     def _describe_inputs(self, example: Any) -> None:
@@ -138,7 +138,7 @@ class Captured:
         return max((self.position.get(user, len(self.nodes)) for user in node.users), default=-1)
 
     def live(self, position: int) -> int:
-        """How many features cross a cut after this position, not counting masks and the like."""
+        """Number of feature tensors that cross a cut after this position, without masks."""
         return sum(node in self.features and self.last_use(node) > position for node in self.nodes[: position + 1])
 
     def has_class_token(self, node: Node) -> bool:
@@ -148,7 +148,7 @@ class Captured:
         return any(use < self.position[node] for use in uses)
 
     def rows(self, node: Node) -> Rows | None:
-        """Which dimension of a value holds the samples."""
+        """The batch dimension of a value."""
         value = node.meta.get("val")
         for dim, size in enumerate(value.shape if isinstance(value, Tensor) else ()):
             if self._depends(size):
@@ -191,7 +191,7 @@ class Captured:
         return self._function([features, *(self.users[i] for i in extra)], [], [self.output])
 
     def _needs(self, body: list[Node], out: list[Node]) -> list[Node]:
-        """The values from earlier stages that a stage uses or passes on."""
+        """The inputs of a stage: values from earlier stages that it uses or passes on."""
         own, needed = set(body), dict[Node, None]()
 
         def need(node: Node) -> None:

@@ -48,7 +48,7 @@ class Moments(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """The moments."""
         x = x.movedim(self.channel_dim, 1)
-        center = x.mean(tuple(range(2, x.ndim)), keepdim=True)  # of numbers far from 0 the squares would be rounded
+        center = x.mean(tuple(range(2, x.ndim)), keepdim=True)  # numerically stable also for values far from 0
         x = x - center
         mean = _averages(x, self.cells)
         variance = _averages(x.square(), self.cells) - mean.square()
@@ -188,7 +188,7 @@ class GridHead(nn.Module):
 
 
 def _follow(size: tuple[int, ...], image: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
-    """What has this size for an image has it in proportion for another one; a part of a pixel is a pixel."""
+    """Scale a size in proportion to the image, rounded up."""
     if other == image or len(other) != len(image) or len(image) != len(size):
         return size
     return tuple(-(-n * now // then) for n, then, now in zip(size, image, other, strict=True))

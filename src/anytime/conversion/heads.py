@@ -22,7 +22,7 @@ HIDDEN = 256
 
 
 class HeadFactory:
-    """Makes the heads of one model, by default or as the user does.
+    """Factory of the heads of one model: the default ones, or the user's.
 
     Args:
         model: the model that gets exits.
@@ -136,7 +136,7 @@ class HeadFactory:
 
 
 def _channel_dim(shape: tuple[int, ...], module: nn.Module, default: int) -> int:
-    """Which dimension holds the channels: the one that the module's last layers produce, if one of them says so."""
+    """The channel dimension, inferred from the module's last layers."""
     for layer in reversed(list(module.modules())):
         if shape[1] in (getattr(layer, "out_channels", None), getattr(layer, "num_features", None)):
             return 1

@@ -1,4 +1,4 @@
-"""Layers that still have the weights that they were created with."""
+"""Layers that still have their initial weights."""
 
 from math import sqrt
 
@@ -26,7 +26,7 @@ def _frozen(module: nn.Module) -> bool:
 
 def _initial(module: nn.Module) -> bool:
     if isinstance(module, nn.modules.batchnorm._BatchNorm):
-        # Whoever trained a layer without counting its batches changed its statistics or its weights.
+        # A layer trained without counting its batches has other statistics or weights.
         fresh = [(module.running_mean, 0.0), (module.running_var, 1.0), (module.weight, 1.0), (module.bias, 0.0)]
         return module.track_running_stats and all(tensor is None or bool((tensor == to).all()) for tensor, to in fresh)
     if isinstance(module, nn.Linear | nn.modules.conv._ConvNd):

@@ -1,4 +1,4 @@
-"""What models return, and where the logits are in it."""
+"""Outputs of models, and the logits in them."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +9,7 @@ from torch.nn.utils.rnn import PackedSequence
 from anytime.errors import AnytimeError
 
 LOGITS = ("logits", "out")
-"""What transformers and torchvision call them."""
+"""Names of the logits in transformers and torchvision."""
 
 
 def find_logits(output: Any) -> Tensor:
@@ -36,7 +36,7 @@ class OwnForm:
 
     kind: type
     name: str | None
-    """What the logits are called in it."""
+    """The name of the logits."""
 
     @classmethod
     def of(cls, output: Any) -> "OwnForm":
@@ -92,7 +92,7 @@ def is_packed(output: Any) -> bool:
 
 
 def describe(output: Any) -> str:
-    """An output in words, for messages."""
+    """Describe an output, for error messages."""
     if output is None:
         return "None"
     if isinstance(output, Tensor):

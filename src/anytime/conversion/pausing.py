@@ -1,4 +1,4 @@
-"""For models whose graph cannot be captured: the model's own code, paused at the exits."""
+"""Fallback for models whose graph cannot be captured: the model's own code, paused at the exits."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +18,7 @@ Place = tuple[str, int]
 
 
 class _Abandoned(BaseException):
-    """The rest of the forward pass is not wanted."""
+    """Ends a forward pass that was abandoned."""
 
 
 _listening = threading.local()

@@ -1,4 +1,4 @@
-"""What a published model expects of its images, from the descriptions that timm, torchvision and transformers have."""
+"""Preprocessing of published models, from the configurations of timm, torchvision and transformers."""
 
 from collections.abc import Mapping
 from typing import Any

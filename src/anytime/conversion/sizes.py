@@ -80,10 +80,10 @@ class Graphs:
         return self.stages[0].parts
 
     def _learn(self, x: Any, shape: Any) -> None:
-        """Note the graph for this shape: one that is there, or a new one."""
+        """Choose the graph for this shape: an existing one, or a new one."""
         tensors = tensors_of(x)
         batch, kind = len(tensors[0]), tensors[0].device.type
-        # Whatever the caller is doing: predicting in inference mode, counting operations, autocasting.
+        # Leave the caller's modes: inference mode, operation counting, autocast.
         with (
             _disable_current_modes(),
             torch.inference_mode(False),
@@ -112,7 +112,7 @@ class Graphs:
         self.known[shape] = len(self.parts) - 1
 
     def _capture(self, few: Any, logits: Tensor, features: Mapping[Place, Features]) -> None:
-        """Add a graph that is right for this input, at best for all sizes."""
+        """Add a graph that is valid for this input, if possible for all sizes."""
         if len(self.parts) == MOST:
             raise NotCaptured(f"the graph of this model is another one for each size, and {MOST} are held already")
         reason = None
@@ -135,7 +135,7 @@ class Graphs:
 
     def _verify(self, parts: Sequence[StageCode], x: Any, logits: Tensor, features: Mapping[Place, Features]) -> None:
         """Raise ``NotCaptured`` if the graph of these parts is not right for an input."""
-        if logits.device.type != "meta":  # there are no values to compare
+        if logits.device.type != "meta":  # meta tensors have no values to compare
             net = AnytimeNetwork((GraphStage(self.trunk, [part]) for part in parts), self.heads)
             verify(net, self.trunk, self.names, x, logits, features)
 
@@ -148,5 +148,5 @@ class Graphs:
 
 
 def _alike(leaf: Any, expected: Any) -> bool:
-    """Whether a leaf of an input is as the example's, but for its sizes."""
+    """Whether a leaf of an input matches the example's except in its sizes."""
     return leaf.ndim == len(expected) if isinstance(leaf, Tensor) else leaf == expected

@@ -60,7 +60,7 @@ def _needed(captured: Captured, last: Node) -> list[Node]:
 
 
 def _besides(captured: Captured, last: Node) -> list[Node]:
-    """Those of them that do not depend on these features: masks, positions, or what would have to be passed on."""
+    """The nodes among them that do not depend on these features: masks, positions, other values."""
     depend = {last}
     for node in captured.nodes:
         if any(earlier in depend for earlier in node.all_input_nodes):
@@ -115,7 +115,7 @@ class OwnExit(Exit):
         self._changes_input = self._changes_input_in_training = False
 
     def inputs(self, state: Any) -> tuple[Any, ...]:
-        """What the tail takes of a state."""
+        """The tail's inputs from a state."""
         assert isinstance(state, Carried)
         features = state.values[self.index]
         return (features.movedim(self.batch_dim, 0), *(state.values[i] for i in self.at))

@@ -33,7 +33,7 @@ def observe(trunk: Trunk, places: list[Place], example: Any) -> dict[Place, Feat
 
     with CallHook(trunk.model, places, note):
         trunk(example)
-    # Dropout works in training alone, so what is seen here does not tell.
+    # Dropout acts in training mode only, so it cannot be observed here.
     drops = any(isinstance(m, nn.modules.dropout._DropoutNd) and m.inplace for m in trunk.model.modules())
     return {
         place: Features(clone, drops or tensor._version != version) for place, (tensor, clone, version) in seen.items()

@@ -91,7 +91,7 @@ class TeamPrediction(BackgroundPrediction):
         return not self._unfinished
 
     def begin(self, member: int, worker: Worker) -> bool:
-        """Note that a worker takes a network; returns False if its answers are not needed any more."""
+        """Register a worker's network; False if its answers are not needed any more."""
         with self._changed:
             if not self._stopped:
                 self._workers[member] = worker
@@ -111,7 +111,7 @@ class TeamPrediction(BackgroundPrediction):
                 self._changed.notify_all()
 
     def end(self, member: int) -> None:
-        """Note that a network gives no more answers."""
+        """Register that a network has ended."""
         with self._changed:
             self._workers.pop(member, None)
             self._unfinished.discard(member)
@@ -122,7 +122,7 @@ class TeamPrediction(BackgroundPrediction):
             self._changed.notify_all()
 
     def lose(self, member: int, why: str) -> None:
-        """Note that a network's answers will not come, and why."""
+        """Register that a network's answers are lost, with the reason."""
         self.lost[member] = why
         try:
             if self._latest is not None or len(self._unfinished) > 1:  # otherwise ``end`` makes it an error
@@ -290,7 +290,7 @@ class WorkerPool:
         return None
 
     def _give_up(self, place: int, reason: str) -> None:
-        """Say that a worker cannot be started, fail what is queued if there is no other worker, and wait."""
+        """Warn that a worker cannot be started, fail the queue if there is no other worker, and wait."""
         reason = f"{len(PAUSES)} attempts to start a worker have failed: {reason}"
         lost: deque[tuple[TeamPrediction, int]] = deque()
         with self._changed:

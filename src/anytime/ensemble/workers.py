@@ -231,7 +231,7 @@ def _serve(pipe: Connection, threads: int) -> None:
                 end = f"{type(error).__name__}: {error}"
             pipe.send_bytes(pickle.dumps(end))
     except (EOFError, OSError):
-        return  # the team has closed the pipe, or is gone
+        return  # the team has closed the pipe, or its process ended
 
 
 class RayFactory:

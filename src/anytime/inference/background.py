@@ -191,7 +191,7 @@ async def _astart(net: Any, x: Any, limits: PredictionLimits, clock: Clock) -> A
     queue: asyncio.Queue[Prediction | None] = asyncio.Queue()
 
     def tell(prediction: Prediction | None) -> None:
-        with suppress(RuntimeError):  # the loop is closed: nobody is waiting
+        with suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(queue.put_nowait, prediction)
 
     background = BackgroundPrediction(net, x, limits, clock, tell)

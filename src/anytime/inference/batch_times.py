@@ -1,4 +1,4 @@
-"""Seconds of each stage and head by the size of the batch: what a server plans with."""
+"""Seconds of each stage and head by batch size: used for planning by the server."""
 
 import time
 from collections.abc import Sequence
@@ -58,7 +58,7 @@ class BatchTimes:
 
 
 def read_batch_times(folder: str | Path) -> list[BatchTimes]:
-    """What ``BatchTimes.save`` wrote beside a model, if anything."""
+    """Read the times that ``BatchTimes.save`` wrote beside a model."""
     return read_from_file(Path(folder) / FILE, "times", _checked, "delete it, and it is measured again")
 
 
@@ -122,7 +122,7 @@ def _line(seconds: dict[int, float]) -> Line:
     if len(batches) == 1:
         return Line(0.0, float(times[0] / batches[0]))
     fixed, each = np.linalg.lstsq(np.stack([1 / times, batches / times], 1), np.ones(len(times)), rcond=None)[0]
-    if each <= 0:  # as if the batch did not matter
+    if each <= 0:  # a constant
         return Line(float(times.mean()), 0.0)
     if fixed < 0:
         return Line(0.0, float(np.median(times / batches)))
@@ -130,7 +130,7 @@ def _line(seconds: dict[int, float]) -> Line:
 
 
 def sample_form(x: Any) -> tuple[Any, ...]:
-    """What samples must have in common to be in one batch: types, and shapes without the first dimension."""
+    """The form of samples that can share a batch: dtypes, and shapes without the batch dimension."""
     if isinstance(x, Tensor):
         return (x.dtype, x.shape[1:])
     leaves, spec = tree_flatten(x)

@@ -107,7 +107,7 @@ class Profile:
 
 
 def read_profiles(folder: str | Path) -> list[Profile]:
-    """What ``Profile.save`` wrote beside a model, if anything."""
+    """Read the profiles that ``Profile.save`` wrote beside a model."""
     fix = "delete it and measure again with anytime.profile(net, x).save(folder)"
     return read_from_file(Path(folder) / FILE, "profiles", _checked, fix)
 
@@ -140,7 +140,7 @@ def times_of(net: Any) -> dict[Kind, StageTimes]:
     """The times known of a network, kept on it until ``net.forget()``; predictions learn them."""
     try:
         return vars(net).setdefault("_times", {})
-    except TypeError:  # an object without attributes of its own
+    except TypeError:  # an object with __slots__
         return {}
 
 

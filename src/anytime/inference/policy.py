@@ -37,7 +37,7 @@ class Answers(NamedTuple):
 
 @dataclass(frozen=True)
 class HeldOut:
-    """What the samples of a calibration looked like: a ``Monitor`` compares those after deployment with them."""
+    """Statistics of the calibration samples, with which a ``Monitor`` compares those after deployment."""
 
     samples: int
     differ: float
@@ -210,7 +210,7 @@ class Policy:
 
     @staticmethod
     def load(folder: str | Path) -> "Policy":
-        """Read what ``save`` wrote."""
+        """Read a saved policy."""
         path = Path(folder) / FILE
         if not path.is_file():
             raise AnytimeError(

@@ -10,7 +10,7 @@ from anytime.serving.ways import Tables
 
 
 class OverloadedError(AnytimeError):
-    """The request was not taken: too much is waiting. ``retry_after`` says when it may be, in seconds."""
+    """The request was not admitted: the engine is overloaded. ``retry_after``: seconds until it may be."""
 
     def __init__(self, message: str, retry_after: float) -> None:
         super().__init__(f"{message}: try again in {retry_after:.2g} s")
@@ -18,7 +18,7 @@ class OverloadedError(AnytimeError):
 
 
 class Bounds(NamedTuple):
-    """How much may be waiting."""
+    """Limits of what may be in flight."""
 
     requests: int
     bytes: int

@@ -19,7 +19,7 @@ _FOLDER = "/dev/shm" if os.path.isdir("/dev/shm") else tempfile.gettempdir()
 
 
 class Stored(NamedTuple):
-    """Where a tensor is in its slot."""
+    """The position of a tensor in its slot."""
 
     offset: int
     dtype: torch.dtype
@@ -104,7 +104,7 @@ class Arena:
             self.file = -1
 
     def free(self, slot: int) -> None:
-        """Give a slot back."""
+        """Free a slot."""
         self._free.append(slot)
 
     def _view(self, slot: int, stored: Stored) -> Tensor:
@@ -139,5 +139,5 @@ def _described_tree(x: Any) -> bytes:
 
 @lru_cache(64)
 def _described(dtype: torch.dtype, shape: tuple[int, ...]) -> bytes:
-    """Of an input that is one tensor: most are alike."""
+    """Cached for single-tensor inputs."""
     return pickle.dumps(Stored(0, dtype, tuple(shape)))

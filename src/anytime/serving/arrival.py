@@ -12,7 +12,7 @@ from struct import Struct
 from anytime.errors import AnytimeError
 
 START, DEADLINE = "x-request-start", "x-request-deadline"
-"""Headers of proxies: the moments at which a request came there and at which its answer is needed."""
+"""Headers of proxies: the arrival of a request there, and its absolute deadline."""
 
 _LAST_DATA_RECEIVED = Struct("I")
 _OFFSET = 52  # of tcpi_last_data_recv in the kernel's struct tcp_info
@@ -29,7 +29,7 @@ def age_of_data(connection: "socket.socket | None") -> float:
 
 
 class Proxies:
-    """The proxies whose word about moments counts.
+    """The proxies whose timestamps are trusted.
 
     Args:
         addresses: such as ``10.0.0.7`` or ``10.0.0.0/8``.
@@ -40,7 +40,7 @@ class Proxies:
         self._trusted = lru_cache(1024)(self._looked_up)
 
     def trust(self, client: tuple[str, int] | None) -> bool:
-        """Whether a connection comes from one of them."""
+        """Whether a connection comes from a trusted proxy."""
         return bool(self.networks) and client is not None and self._trusted(client[0])
 
     def _looked_up(self, host: str) -> bool:

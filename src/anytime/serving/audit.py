@@ -30,7 +30,7 @@ WAITING = 64
 LABELED = 10_000
 """The latest audited requests whose labels may come back."""
 PAUSE = 0.02
-"""Seconds until a busy engine is looked at again."""
+"""Seconds until a busy engine is checked again."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Auditing:
 
 @dataclass(eq=False)
 class Sample:
-    """A request that was admitted."""
+    """An admitted request."""
 
     id: str
     x: Any
@@ -70,7 +70,7 @@ class Sample:
     settled: bool = False
     """Whether it is answered or failed."""
     classes: tuple[int, int] | None = None
-    """The policy's answer and the last exit's, once they are known."""
+    """Classes of the policy's answer and of the last exit's, once they are known."""
     left: bool = False
     """Whether it left early."""
     label: int | None = None
@@ -129,7 +129,7 @@ class Audit:
             self._work()
 
     def _work(self) -> None:
-        """Audit those that wait, as long as the engine has nothing else to do."""
+        """Run the waiting audits while the engine is idle."""
         while self._chosen and not self._busy:
             sample, answer = self._chosen[0], self._chosen[0].answer
             assert answer is not None
@@ -154,7 +154,7 @@ class Audit:
         self._work()
 
     def _ran(self, sample: Sample, exits: list[Tensor], future: "asyncio.Future[Answer]") -> None:
-        """All exits of a sample are known, or it could not be run again."""
+        """Finish an audit: all exits of the sample are known, or it could not be run again."""
         self._busy = False
         logits = exits[: self.engine.model.net.exits]
         if future.cancelled() or future.exception() or len(logits) < len(self.policy.temperatures):
@@ -194,7 +194,7 @@ class Audit:
         self._note(partial(self.monitor.label, *sample.classes, sample.label))
 
     def _note(self, note: Callable[[], object]) -> None:
-        """Let the monitor learn; on its first alarm say so, and fall back if that was asked for."""
+        """Update the monitor; log its first alarm, and fall back if the settings say so."""
         before, warned = self.monitor.alarm, self.monitor.warning
         note()
         if self.monitor.warning != warned:
@@ -209,5 +209,5 @@ class Audit:
 
 
 def _collect(exits: list[Tensor], answer: Answer) -> None:
-    """Keep the outputs of an exit; called in the engine's thread."""
+    """Store the outputs of an exit; called in the engine's thread."""
     exits.append(answer.logits)

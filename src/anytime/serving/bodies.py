@@ -1,4 +1,4 @@
-"""Bodies of requests, read within bounds of size and time."""
+"""Request bodies, read within limits of size and time."""
 
 import asyncio
 import time
@@ -44,7 +44,7 @@ async def body_of(request: Request, service: Service) -> AsyncIterator[bytes]:
 
 @contextmanager
 def held(size: int, service: Service) -> Iterator[None]:
-    """A body that was read elsewhere: until the context ends its bytes count among those that the server holds."""
+    """Count the bytes of a body that was read elsewhere, until the context ends."""
     service.body_bytes += size
     try:
         _check_bodies(service)
@@ -59,7 +59,7 @@ def _check_bodies(service: Service) -> None:
 
 
 async def _next(request: Request, end: float) -> tuple[bytes, bool]:
-    """The next part of a body, and whether there are more; too late is refused."""
+    """The next chunk of a body, and whether there are more; 408 after the time limit."""
     try:
         async with asyncio.timeout(end - time.monotonic()):
             message = await request.receive()

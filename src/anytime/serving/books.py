@@ -21,27 +21,27 @@ class Books:
         self.lock = threading.RLock()
         self.requests: dict[int, Request] = {}
         self.waiting: dict[Any, list[Request]] = {}
-        """By worker, those that have no exit yet, earliest deadline first."""
+        """By worker, the requests without an exit, earliest deadline first."""
         self.bytes = 0
-        """Of all inputs."""
+        """Bytes of all inputs."""
         self.counts: dict[str, int] = dict.fromkeys(COUNTS, 0)
         self.empty = threading.Condition(self.lock)
         self._release = release
 
     def count(self, name: str) -> None:
-        """Count one more."""
+        """Increment a count."""
         with self.lock:
             self.counts[name] += 1
 
     def enter(self, request: Request) -> None:
-        """Note a request that was admitted."""
+        """Register an admitted request."""
         with self.lock:
             self.requests[request.id] = request
             self.bytes += request.bytes
             self.counts["admitted"] += 1
 
     def leave(self, request: Request) -> bool:
-        """Free what a request holds; False if it has left before."""
+        """Remove a request and free its slot; False if it was removed before."""
         with self.lock:
             if self.requests.get(request.id) is not request:
                 return False
@@ -55,25 +55,25 @@ class Books:
             return True
 
     def assign(self, request: Request, worker: Any) -> None:
-        """Note which worker a request waits for."""
+        """Assign a request to a worker."""
         with self.lock:
             request.worker, request.waits = worker, True
             insort(self.waiting.setdefault(worker, []), request, key=lambda other: other.deadline)
 
     def has_exit(self, request: Request) -> None:
-        """Note that a request waits no longer."""
+        """Remove a request from those without an exit."""
         with self.lock:
             if request.waits:
                 request.waits = False
                 self.waiting[request.worker].remove(request)
 
     def of(self, worker: Any) -> list[Request]:
-        """The requests that a worker has; with None those that have lost theirs."""
+        """The requests of a worker; with None those without one."""
         with self.lock:
             return [request for request in self.requests.values() if request.worker is worker]
 
     def orphan(self, worker: Any) -> list[Request]:
-        """Take all requests from a worker that has died."""
+        """Unassign all requests of a worker that died."""
         with self.lock:
             orphans = self.of(worker)
             self.waiting.pop(worker, None)

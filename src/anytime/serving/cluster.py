@@ -36,7 +36,7 @@ class Replica:
         }
 
     def record_routing_stats(self) -> dict[str, float]:
-        """What the router goes by."""
+        """The replica's load, for the router."""
         load = self.engine.load()
         one = load["slow_down"] * self.engine.times.stages[0].at(1)
         return {"first_exit_seconds": load["first_exit_seconds"], "seconds_each": one}

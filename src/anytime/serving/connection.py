@@ -45,12 +45,12 @@ class Connection(HttpToolsProtocol):
     """The server's connections without a request, in the order in which they became so."""
     _held: tuple[RequestResponseCycle, Any] | None = None
     lost = False
-    """Whether the client is gone."""
+    """Whether the client has disconnected."""
     on_lost: Callable[[], object] | None = None
-    """Called when it goes; set by whoever works for it."""
+    """Called on disconnect; set by the handler of its request."""
 
     def connection_made(self, transport: Any) -> None:
-        """A new connection: its first request must begin soon."""
+        """Accept a connection: its first request must begin soon."""
         super().connection_made(transport)
         self._socket = transport.get_extra_info("socket")
         self._header_bytes, self._unfinished, self._in_headers, self._timer = 0, 0, True, None
@@ -65,7 +65,7 @@ class Connection(HttpToolsProtocol):
         self.idle[self] = None
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The client is gone."""
+        """Handle a disconnect."""
         self._forget_timer()
         self.idle.pop(self, None)
         super().connection_lost(exc)
@@ -74,10 +74,10 @@ class Connection(HttpToolsProtocol):
             self.on_lost()
 
     def data_received(self, data: bytes) -> None:
-        """Bytes of a request."""
+        """Parse received bytes."""
         self._unfinished += len(data)
         super().data_received(data)
-        if self._held is not None:  # its body is on the way
+        if self._held is not None:  # its body is still arriving
             (cycle, app), self._held = self._held, None
             super()._start_asgi_task(cycle, app)
         if self._timer is None and self.cycle is not None and self.cycle.response_complete:
@@ -86,24 +86,24 @@ class Connection(HttpToolsProtocol):
             self._refuse(431, "the headers are too large")
 
     def on_message_begin(self) -> None:
-        """The first line of a request has begun."""
+        """Handle the start of a request."""
         super().on_message_begin()
         self._header_bytes, self._unfinished, self._in_headers, self._too_large = 0, 0, True, False
         if self._timer is None:
             self._expect_headers()
 
     def on_url(self, url: bytes) -> None:
-        """A part of the address."""
+        """Handle a part of the URL."""
         self._count(len(url))
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header."""
+        """Handle a header."""
         self._count(len(name) + len(value) + len(": \r\n"))
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """All headers are here; the application reads the body."""
+        """Handle the end of the headers; the application reads the body."""
         self._forget_timer()
         self._in_headers = False
         self.idle.pop(self, None)
@@ -139,7 +139,7 @@ class Connection(HttpToolsProtocol):
         self.on_response_complete()
 
     def on_message_complete(self) -> None:
-        """The whole request is here."""
+        """Handle the end of a request."""
         came = min(self.service.work.turns.mark(), perf_counter() - age_of_data(self._socket))
         self.cycle.scope["came"] = came  # type: ignore[typeddict-unknown-key]
         super().on_message_complete()
@@ -148,13 +148,13 @@ class Connection(HttpToolsProtocol):
             self._enter(cycle, app)
 
     def on_response_complete(self) -> None:
-        """A reply is sent."""
+        """Handle the end of a reply."""
         super().on_response_complete()
         if self.cycle.response_complete and not self.transport.is_closing():
             self.idle[self] = None
 
     def send_400_response(self, msg: str) -> None:
-        """What cannot be parsed is answered with 400, or 431 if that is the reason."""
+        """Reply 400 to a request that cannot be parsed, 431 if its headers are too large."""
         if getattr(self, "_too_large", False):
             self._refuse(431, "the headers are too large")
         else:

@@ -196,7 +196,7 @@ class Engine:
         return best
 
     def _tries(self, busy: bool, only_asked: bool) -> bool:
-        """Whether to admit what seems to come too late: every tenth time if nothing runs, as times may be wrong."""
+        """Whether to try a request that seems too late: every tenth if the worker is idle, as times may be wrong."""
         self._idle_refusals = 0 if busy else min(self._idle_refusals + 1, 10)
         tries = self._idle_refusals == 10
         if tries and not only_asked:
@@ -204,7 +204,7 @@ class Engine:
         return tries
 
     def _send(self, request: Request, worker: Any) -> None:
-        """Give a request to a worker."""
+        """Send a request to a worker."""
         self._books.assign(request, worker)
         if request.slot is None and (stored := self._crew.store(request.x)) is not None:
             request.slot, request.x = stored
@@ -217,7 +217,7 @@ class Engine:
             self._books.count("cancelled")
 
     def _withdraw(self, request: Request) -> bool:
-        """Take a request back from its worker; False if it has been answered."""
+        """Withdraw a request from its worker; False if it has been answered."""
         with self._lock:
             if not self._books.leave(request):
                 return False
@@ -226,7 +226,7 @@ class Engine:
         return True
 
     def _heard(self, worker: Any, events: list[Event]) -> None:
-        """News of a worker, in its thread."""
+        """Handle a worker's events, in its thread."""
         waited, books, late = False, self._books, self._books.counts["late"]
         for event in events:
             with self._lock:
@@ -293,7 +293,7 @@ class Engine:
             self._send(request, min(workers, key=lambda worker: len(waiting.get(worker, ()))))
 
     def _joined(self) -> None:
-        """There is a new worker."""
+        """Handle a new worker."""
         with self._lock:
             self._send_again()
 

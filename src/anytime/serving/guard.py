@@ -1,4 +1,4 @@
-"""Who may ask, and a line in the log for everyone who did."""
+"""Authentication, host checks and the access log."""
 
 import asyncio
 import hmac
@@ -28,11 +28,11 @@ def has_token(headers: Mapping[str, str], token: str | None) -> bool:
     if token is None:
         return True
     given = headers.get("authorization", "").encode("latin-1", "replace")
-    return hmac.compare_digest(given, f"Bearer {token}".encode())  # takes as long for every wrong token
+    return hmac.compare_digest(given, f"Bearer {token}".encode())  # constant-time comparison
 
 
 class Guard:
-    """Lets requests through that have the token and come from where they should.
+    """Checks the token, host and origin of every request.
 
     Args:
         app: what answers them.
@@ -45,7 +45,7 @@ class Guard:
         self.token = token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, or refuse it, and log it."""
+        """Handle or refuse a request, and log it."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -103,20 +103,20 @@ def _name(host: str) -> str:
 
 
 def log(scope: Scope, status: int, sent: int, seconds: float) -> None:
-    """Write the line of a request."""
+    """Write the access log line of a request."""
     if LOG.isEnabledFor(logging.INFO):
         LOG.info(_line(scope, status, sent, seconds))
 
 
 def _line(scope: Scope, status: int, sent: int, seconds: float) -> str:
-    """What the log says of a request, as JSON."""
+    """The JSON log record of a request."""
     facts: dict[str, Any] = scope.get("facts", {})
     record = {
         "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
         "client": (scope.get("client") or ("",))[0],
         "method": scope["method"],
         "path": scope["path"],
-        "status": status,  # 0: the client was gone
+        "status": status,  # 0: the client disconnected
         "seconds": round(seconds, 6),
         "bytes": sent,
         **facts,

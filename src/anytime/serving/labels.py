@@ -1,4 +1,4 @@
-"""/labels and /monitor: labels of requests that were answered come in, and what is known of the live risk goes out."""
+"""/labels and /monitor: true labels of answered requests, and the bounds of the live risk."""
 
 from dataclasses import asdict
 from typing import Any
@@ -16,7 +16,7 @@ from anytime.serving.service import Service
 
 
 class Label(msgspec.Struct, forbid_unknown_fields=True):
-    """The true class of a request: its name, or its number."""
+    """The true class of a request: its name or its index."""
 
     id: str
     label: str | int
@@ -32,7 +32,7 @@ _decoder = msgspec.json.Decoder(Labels)
 
 
 async def labels(request: Request) -> Response:
-    """Take labels; only those of audited requests are of use, which nobody knows beforehand: send all."""
+    """Take labels. Only audited requests use theirs, and clients cannot know which those are: send all."""
     service: Service = request.scope["service"]
     served = service.model(request.query_params.get("model"))
     async with body_of(request, service) as body:
@@ -46,7 +46,7 @@ async def labels(request: Request) -> Response:
 
 
 def _number(served: Served, label: str | int) -> int:
-    """The number of a class."""
+    """The index of a class."""
     classes = served.loaded.classes
     if isinstance(label, int):
         return label
@@ -56,7 +56,7 @@ def _number(served: Served, label: str | int) -> int:
 
 
 async def monitor(request: Request) -> Response:
-    """Whether leaving early still keeps its promise, for every model."""
+    """For every model, whether early exits still keep the promised risk."""
     service: Service = request.scope["service"]
     return json_reply({"models": {name: _about(served) for name, served in service.models.items()}})
 

@@ -1,4 +1,4 @@
-"""What clients may ask of a server."""
+"""Limits of what clients may send and ask for."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""What Prometheus reads at /metrics."""
+"""Prometheus metrics at /metrics."""
 
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
@@ -24,7 +24,7 @@ class Metrics:
     """Counters of one server.
 
     Outcomes of a request: ``answered``, ``late`` (answered after its deadline), ``refused`` (503: not admitted),
-    ``invalid`` (the client's mistake), ``gone`` (the client hung up), ``failed``.
+    ``invalid`` (the client's mistake), ``gone`` (the client disconnected), ``failed``.
     """
 
     def __init__(self, models: Mapping[str, Served]) -> None:
@@ -47,13 +47,13 @@ class Metrics:
         self.active = prometheus.Gauge("anytime_active_requests", "Requests that are not answered yet.", **common)
         self.streams = prometheus.Gauge("anytime_streams", "Open streams.", **common)
         self.registry.register(_Engines(models, self))
-        # Looked up once: it takes longer than all else that is done for a request that is refused.
+        # Cached: the lookup takes longer than everything else about a refusal.
         self._requests, self._exits, self._seconds, self._lateness = (
             lru_cache(1024)(family.labels) for family in (self.requests, self.exits, self.seconds, self.lateness)
         )
 
     def count(self, exchange: Exchange) -> None:
-        """Note how a request ended."""
+        """Count the outcome of a request."""
         model, route = exchange.model, exchange.route
         self._requests(model, route, exchange.outcome).inc()
         if exchange.outcome in ("answered", "late"):
@@ -63,7 +63,7 @@ class Metrics:
                 self._exits(model, exit).inc()
 
     def refused(self, model: str, route: str) -> None:
-        """Note that a request was refused as soon as it was read."""
+        """Count a request that was refused as soon as it was read."""
         self._requests(model, route, "refused").inc()
 
     def in_time(self, model: str) -> float:
@@ -81,7 +81,7 @@ class Metrics:
 
 
 class _Engines:
-    """What the engines say of themselves, asked for when somebody looks."""
+    """Gauges of the engines, read when metrics are collected."""
 
     def __init__(self, models: Mapping[str, Served], metrics: Metrics) -> None:
         self.models, self.metrics = models, metrics
@@ -102,7 +102,7 @@ class _Engines:
         return [share, *gauges.values(), *self._audits()]
 
     def _audits(self) -> list[Any]:
-        """What the audits of early exits found."""
+        """Metrics of the audits of early exits."""
         found = {
             name: _families.GaugeMetricFamily(f"anytime_{name}", text, labels=["model", *labels])
             for name, (text, labels) in _AUDITS.items()

@@ -1,4 +1,4 @@
-"""What an engine serves: a network, what its exits are worth, and when samples leave."""
+"""The model of an engine: a network, the accuracy of its exits, and its early-exit policy."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from anytime.serving.ways import rising_accuracy
 
 
 class Source(NamedTuple):
-    """Where a network comes from: processes load it themselves."""
+    """A network's folder and backend: engine processes load it themselves."""
 
     folder: Path
     backend: str
@@ -34,18 +34,18 @@ class Source(NamedTuple):
 
     @property
     def may_be_written(self) -> bool:
-        """Whether its times may be written beside it: not into the package."""
+        """Whether its times may be saved beside it: not in the package's own folder."""
         return Path(__file__).resolve().parent not in self.folder.resolve().parents
 
     @property
     def times_folder(self) -> Path:
-        """Where its times are kept: each backend has its own."""
+        """The folder of its times: each backend has its own."""
         return self.folder / "onnx" if self.backend == "onnx" and (self.folder / "onnx").is_dir() else self.folder
 
 
 @dataclass(frozen=True)
 class Model:
-    """A network with what an engine must know of it; ``Model.of`` finds what is saved beside it."""
+    """A network with its accuracy, policy, times and example; ``Model.of`` loads what is saved beside it."""
 
     net: Any
     policy: Policy | None
@@ -121,7 +121,7 @@ def check_network(net: Any) -> None:
 
 
 def saved_accuracy(folder: Path | None, exits: int) -> list[float] | None:
-    """The accuracy of each exit that a training run noted, if it did for all of them."""
+    """The accuracy of each exit in the folder's evaluation; None if it is not there for all of them."""
     if folder is None or not (folder / "evaluation.json").is_file():
         return None
     errors = read_json(folder / "evaluation.json").get("errors")

@@ -38,7 +38,7 @@ class SampleBody(msgspec.Struct, forbid_unknown_fields=True):
     image: str | None = None
     """An encoded image in base64."""
     input: msgspec.Raw = ABSENT
-    """What the network sees: nested lists of numbers, channels × height × width."""
+    """The network's input: nested lists of numbers, channels × height × width."""
     deadline: str | float | None = None
     """With its unit: a number is refused with that reason."""
 
@@ -60,7 +60,7 @@ async def predict(request: Request) -> Response:
 
 
 async def _sample(request: Request, service: Service, loaded: Loaded, exchange: Exchange) -> Tensor:
-    """What the body holds, as a batch of one; sets the deadline."""
+    """Parse the body to a batch of one, and set the deadline."""
     async with body_of(request, service) as body:
         await service.begin(exchange, request, loaded)
         deadline, content = None, body
@@ -177,7 +177,7 @@ async def answers_on_the_way(
     latest: Answer | None = None
     try:
         while (item := await queue.get()) is not future and (item or not latest):
-            if item:  # and not the word to end with what there is
+            if item:  # and not the signal to end the stream
                 latest = item
                 yield item, False
         latest = future.result() if item is future else latest

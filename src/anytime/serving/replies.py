@@ -36,7 +36,7 @@ def event(name: str, content: Any) -> bytes:
 def explain(request: Request, error: Exception) -> Response:
     """The reply to a request that could not be answered."""
     if isinstance(error, ClientGoneError):
-        return Response(status_code=499)  # nobody reads it
+        return Response(status_code=499)  # the client disconnected
     return error_reply(*status_of(request, error))
 
 

@@ -34,7 +34,7 @@ class Request:
 
     id: int
     x: Any
-    """The input; once it has a slot, what describes it there."""
+    """The input; once it is in shared memory, its description there."""
     size: int
     bytes: int
     begun: float
@@ -58,7 +58,7 @@ def settle(future: "Future[Answer] | asyncio.Future[Answer]", outcome: Answer | 
         except (InvalidStateError, RuntimeError):
             return False
     elif not _in(loop := future.get_loop()):
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(settle, future, outcome)
         return True
     elif future.done():

@@ -18,11 +18,11 @@ from anytime.serving.scheduler import Decision, Scheduler
 from anytime.serving.ways import Tables, make_tables
 
 FORMS = 64
-"""Tables of so many shapes of inputs are kept: clients may choose shapes, and memory is finite."""
+"""Number of input forms whose tables are cached: clients choose the shapes, and memory is finite."""
 
 
 class Settings(NamedTuple):
-    """What a runner needs to know besides the network."""
+    """A runner's settings."""
 
     times: BatchTimes
     accuracy: list[float]
@@ -54,7 +54,7 @@ class TaskBatch:
         self.rows = {task.id: range(end - task.size, end) for task, end in zip(tasks, ends, strict=True)}
 
     def part(self, net: Any, chosen: list[EngineTask]) -> Any:
-        """The state of some of its tasks, which are put into its order."""
+        """The state of some of its tasks, which are sorted by row."""
         chosen.sort(key=lambda task: self.rows[task.id].start)
         if len(chosen) == len(self.tasks):
             return self.state
@@ -89,7 +89,7 @@ class Runner:
         return self.known[form]
 
     def _know(self, form: Hashable, x: Any, size: int) -> None:
-        """Tables for inputs of a form; of one that was not measured by its number of elements."""
+        """Make the tables of a form; times of one that was not measured are scaled by its number of elements."""
         unused = [other for other in self.known if other not in self.scheduler.flight.forms]
         for other in unused[: max(len(self.known) + 1 - FORMS, 0)]:
             del self.known[other]
@@ -100,7 +100,7 @@ class Runner:
         self.known[form] = make_tables(times, settings.accuracy, settings.largest, every=settings.policy is not None)
 
     def add(self, id: int, x: Any, deadline: float, streams: bool = False) -> None:
-        """Take a request up."""
+        """Add a request."""
         size = tensors_of(x)[0].shape[0]
         form = sample_form(x)
         if form in self.known:
@@ -122,7 +122,7 @@ class Runner:
         return not self.by_id
 
     def resume(self) -> None:
-        """What the next stage takes, with all that is to do before it, counts from now."""
+        """Start timing the next stage, with the work before it."""
         self.since = self.clock()
 
     def step(self) -> None:
@@ -141,7 +141,7 @@ class Runner:
             self.tell(news)
 
     def _gathered(self, tasks: Sequence[EngineTask]) -> TaskBatch:
-        """One batch of these tasks, out of those that they are in."""
+        """Merge the tasks' batches."""
         together = tasks[0].batch
         if together is not None and together.tasks == tasks:
             return together
@@ -152,7 +152,7 @@ class Runner:
             parts.setdefault(key, (batch, []))[1].append(task)
         states, order = [], []
         for batch, chosen in parts.values():
-            if batch is None:  # the input itself, which a stage may change and which may be needed again
+            if batch is None:  # the input itself: a stage may work in place, and a retry needs it
                 x = chosen[0].x
                 if len(parts) == 1:
                     x = x.clone() if isinstance(x, Tensor) else clone_tensors(x)
@@ -191,7 +191,7 @@ class Runner:
                 self._failed([task for task in batch.tasks if task.id in self.by_id], error)
 
     def _look(self, tasks: Sequence[EngineTask]) -> None:
-        """Evaluate the exit just reached for those who want to see it, and let go those that it is sure of."""
+        """Evaluate the exit just reached where a policy or stream needs it, and finish tasks that it is sure of."""
         policy = self.settings.policy
         wanted = list(tasks) if policy is not None else [task for task in tasks if task.streams]
         if not wanted or not self._evaluate(wanted):
@@ -217,13 +217,13 @@ class Runner:
     def _judged(self, task: EngineTask, sure: bool, score: float) -> None:
         if task.exit == 0:
             task.score = score
-        # Who wants to see every exit goes on until the deadline.
+        # Streams go on until the deadline.
         if sure and not task.streams and task.exit < len(self.settings.accuracy) - 1:
             self._finish(task, "policy")
         elif self.settings.policy is not None and self.settings.policy.score == "confidence":
             # What is left to gain for this sample, compared with the average one at this exit.
             doubt, left = 1 - self._tables(task.form).accuracy[task.exit], 1 - score
-            if isfinite(left):  # numbers that are too large for the network give none
+            if isfinite(left):  # inputs too large for the network give NaN
                 self.scheduler.flight.weigh(task, min(max(left / max(doubt, 1e-3), 0.1), 4.0))
 
     def _answer(self, tasks: Sequence[EngineTask]) -> None:
@@ -263,7 +263,7 @@ class Runner:
         self.news.append(Event(task.id, "done", task.exit, task.logits, stopped_by, self.clock(), task.score))
 
     def _failed(self, tasks: Sequence[EngineTask], error: Exception) -> None:
-        """Something failed on tasks: alone, that is the request's error; in a batch, all begin again, each alone."""
+        """Handle an error: a single task fails; of a batch, every task starts again in a batch of its own."""
         for task in tasks:
             if len(tasks) == 1:
                 self._drop(task)

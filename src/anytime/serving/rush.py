@@ -1,4 +1,4 @@
-"""Rush hour: a synthetic load that a client may start on a server of its own machine, and what becomes of it."""
+"""Rush hour: a synthetic load that a local client may start, and its outcome."""
 
 import asyncio
 import random
@@ -32,7 +32,7 @@ LARGEST = 32
 
 
 async def rush(request: Request) -> Response:
-    """Requests at random moments, so many per second; reports what came of them as server-sent events."""
+    """Run Poisson arrivals at a rate, and report their outcomes as server-sent events."""
     service: Service = request.scope["service"]
     if not service.rush:
         raise HTTPException(404, "this server takes no synthetic load")
@@ -107,7 +107,7 @@ class Load:
 
     @property
     def open(self) -> int:
-        """How many requests are not answered yet."""
+        """Number of requests without an answer yet."""
         return self.sent - len(self.answers) - self.refused - self.failed
 
     async def feed(self) -> None:
@@ -115,7 +115,7 @@ class Load:
         self.begun = time.perf_counter()
         for moment in self.moments:
             wait = self.begun + moment - time.perf_counter()
-            if wait > 0 or self.sent % 8 == 0:  # others want the event loop too, if this is late
+            if wait > 0 or self.sent % 8 == 0:  # yield to other tasks, also if this one is late
                 await asyncio.sleep(max(wait, 0))
             self._send(self.begun + moment)
 
@@ -138,7 +138,7 @@ class Load:
             self.answers.append((future.result().exit, late))
 
     def report(self) -> dict[str, Any]:
-        """What has happened so far, and the exits since the last report."""
+        """Counts so far, and the exits since the last report."""
         fresh = self.answers[self.reported :]
         self.reported += len(fresh)
         self.in_time += sum(late == 0 for _, late in fresh)

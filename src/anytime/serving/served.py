@@ -1,4 +1,4 @@
-"""A model that is being served: its engine and what clients may know of it; replaced without losing a request."""
+"""A served model: its engine and its metadata; reloaded without losing a request."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -20,9 +20,9 @@ from anytime.serving.model import saved_accuracy
 
 
 def check_finite(x: Tensor) -> Tensor:
-    """Numbers that a client sent, or an error if some are none."""
+    """Return a client's input; raise if it has infinite or NaN values."""
     if x.is_floating_point() and not bool(x.isfinite().all()):
-        raise AnytimeError("the input holds numbers that are infinite or no numbers")
+        raise AnytimeError("the input has infinite or NaN values")
     return x
 
 
@@ -38,7 +38,7 @@ class Loaded:
     classes: tuple[str, ...]
     costs: Costs
     audit: Audit | None
-    """Of those of its answers that left early."""
+    """Audit of the answers that left early."""
     accuracy: list[float]
     """Share of right answers on held-out images, by exit; empty if it was not measured."""
     users: int = 0
@@ -55,7 +55,7 @@ class Loaded:
         return (self.costs.macs if every else self.costs.alone)[exit]
 
     def check_sample(self, x: Tensor) -> Tensor:
-        """A batch of one as the network takes it, or an error that says what it takes."""
+        """Return an input; raise if its shape is not the network's."""
         if self.shape is not None and tuple(x.shape[1:]) != self.shape:
             raise AnytimeError(
                 f"the input has the shape {list(x.shape)}; expected [N, {', '.join(map(str, self.shape))}]"
@@ -63,10 +63,10 @@ class Loaded:
         return x
 
     def probabilities(self, answer: Answer) -> list[float]:
-        """The probability of each class; a list, since a dozen operations of NumPy take longer for one answer."""
+        """The probability of each class; plain Python, which is faster than NumPy for one answer."""
         logits = answer.logits.flatten().tolist()
         if not isfinite(sum(logits)):
-            raise AnytimeError("the network's answer to this input is infinite or no number: are its values too large?")
+            raise AnytimeError("the logits for this input are infinite or NaN: are its values too large?")
         most = max(logits)
         exponentials = [exp(each - most) for each in logits]
         total = sum(exponentials)
@@ -90,7 +90,7 @@ class Served:
         self.auditing = auditing or Auditing()
         self.loaded = self._load()
         self._loading = asyncio.Lock()
-        self._next: asyncio.Future[None] | None = None  # the reload that has not begun to read the folder
+        self._next: asyncio.Future[None] | None = None  # a queued reload, which has not read the folder yet
 
     def _load(self) -> Loaded:
         engine = self._make_engine()
@@ -128,7 +128,7 @@ class Served:
         """
         if self._next is None:
             self._next = asyncio.ensure_future(self._reload())
-        await asyncio.shield(self._next)  # whoever asked may hang up
+        await asyncio.shield(self._next)  # the client may disconnect
 
     async def _reload(self) -> None:
         async with self._loading:
@@ -146,7 +146,7 @@ class Served:
             await asyncio.to_thread(old.engine.close)
 
     def about(self) -> dict[str, Any]:
-        """What the page shows of the model."""
+        """The model's metadata for the page."""
         loaded = self.loaded
         return {
             "name": self.name,

@@ -37,7 +37,7 @@ class SimulatedEngine:
         self.heard = Pace()
 
     def step(self) -> None:
-        """Answer who is to be answered now, then run a stage."""
+        """Make one decision: give the answers that are due, then run a stage."""
         scheduler, tables = self.scheduler, self.tables
         decision = scheduler.decide(self.now)
         for stage in dict.fromkeys(task.stage for task in decision.answer):  # those at one exit together
@@ -55,7 +55,7 @@ class SimulatedEngine:
         self.heard = Pace(slow.mean, slow.high, scheduler.usual, self.now)
 
     def run_until(self, moment: float) -> None:
-        """Work until a moment, or until nothing is left."""
+        """Run until a moment, or until no request is in flight."""
         while self.scheduler.tasks and self.now <= moment:
             self.step()
         if not self.scheduler.tasks and moment < inf:

@@ -6,21 +6,21 @@ from typing import NamedTuple
 FRESH = 8
 """Stages until the slow-down is computed anew: each time it looks at all of the latest."""
 WRONG = 0.2
-"""A stage that takes so small a share of what was expected shows that the times are wrong: learning begins anew."""
+"""A stage faster than this share of the expected time shows that the times are wrong: the window is cleared."""
 
 
 class Pace(NamedTuple):
-    """A slow-down as it was last heard of."""
+    """The slow-down that a worker reported last."""
 
     mean: float = 1.0
     high: float = 1.5
     batch: float = 1.0
     """The usual batch."""
     moment: float = 0.0
-    """When that was."""
+    """The moment of the report."""
 
     def at(self, now: float) -> "Pace":
-        """What to assume of it later: news age with a half-life of half a second.
+        """The estimate for a later moment: a report decays with a half-life of half a second.
 
         Otherwise one bad moment could make an engine refuse everything, and it would never learn that it has passed.
         That stages are faster than measured does not age: what was measured was a bad moment.
@@ -55,7 +55,7 @@ class SlowDown:
         self._update()
 
     def note(self, expected: float, measured: float) -> None:
-        """Take one stage into account."""
+        """Add the measurement of one stage."""
         ratio = measured / max(expected, 1e-9)
         if ratio < WRONG * min(self.mean, 1.0):
             self._latest.clear()
@@ -68,7 +68,7 @@ class SlowDown:
     def _update(self) -> None:
         ratios, self._fresh = sorted(self._latest), 0
         most = max(1, int(0.95 * len(ratios)))
-        # One stage that was interrupted for long must not count as a hundred: the mean is that of the rest.
+        # An interrupted stage may take a hundred times as long: the mean leaves out the largest 5 %.
         self.mean = sum(ratios[:most]) / most
         self.high = max(self.mean, ratios[most - 1])
         # Twice as far from the mean: for the last stage before a deadline, where nothing can be made up for.
@@ -95,6 +95,6 @@ class Ahead:
         self.seconds = 0.0025
 
     def note(self, late: bool) -> None:
-        """Take the answers that came together into account: whether one of them was late."""
+        """Add a group of answers: whether one of them was late."""
         step = 0.00025
         self.seconds = min(max(self.seconds + (step if late else -0.003 * step), self.least), self.most)

@@ -1,4 +1,4 @@
-"""What would keep the event loop waiting runs in threads: large bodies are parsed there, and large images decoded."""
+"""Thread pools for work that would block the event loop: parsing large bodies and decoding large images."""
 
 import asyncio
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Looks after an engine: overdue requests fail, silent workers are replaced, and engines left open are closed."""
+"""Supervision of an engine: overdue requests fail, silent workers are replaced, and engines left open are closed."""
 
 import atexit
 import threading
@@ -18,7 +18,7 @@ GRACE = 1.0
 
 
 class Watch:
-    """A thread that looks at requests and workers four times a second.
+    """A thread that checks requests and workers four times a second.
 
     Args:
         books: of the engine.
@@ -60,7 +60,7 @@ class Watch:
             self._crew.check(seconds, self._may_be_silent)
 
     def _settle_overdue(self) -> None:
-        """Requests that no worker has answered in time are overdue; not those whose answers may have come unread."""
+        """Fail overdue requests, except those whose answers may have arrived unread."""
         now = time.perf_counter()
         unread = {worker for worker in self._crew.workers if worker.unread}
         with self._books.lock:
