@@ -120,7 +120,7 @@ def test_requests_that_fail_are_counted_as_such(gate):
         with pytest.raises(anytime.AnytimeError, match="NaN in the input"):
             engine.submit(X * torch.nan, deadline=LONG).result(LONG)
         until(lambda: engine.stats()["failed"] == 1)
-        assert engine.stats()["answered"] == engine.load()["in_flight"] == 0
+        assert engine.stats()["answered"] == engine.status()["in_flight"] == 0
 
 
 @given(

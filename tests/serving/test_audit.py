@@ -96,10 +96,10 @@ def test_an_engine_that_is_never_idle_audits_nothing_and_keeps_few_inputs(calibr
     async def work():
         with engine_of(folder) as engine:
             audit = ALL.of(engine, "digits")
-            engine.load = lambda: {"in_flight": 1}
+            engine.status = lambda: {"in_flight": 1}
             await asked(engine, audit, xs[:1].expand(WAITING + 20, -1, -1, -1))
             held = audit.monitor.report()
-            del engine.load
+            del engine.status
             await done(audit, held.audited + 1)
             return held, audit.monitor.report()
 

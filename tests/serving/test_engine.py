@@ -95,7 +95,7 @@ def test_what_is_cancelled_leaves_and_frees_its_place(served):
     assert gate.arrived.wait(60)
     others = [engine.submit(torch.zeros(1, 4), deadline=LONG) for _ in range(3)]
     assert others[1].cancel()
-    assert engine.load()["in_flight"] == 3
+    assert engine.status()["in_flight"] == 3
     gate.open.set()
     assert all(future.result(60).complete for future in (first, others[0], others[2]))
     assert gate.sizes == [1, 2]

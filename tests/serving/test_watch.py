@@ -80,7 +80,7 @@ def test_messages_to_a_process_that_stands_still_are_kept_until_it_goes_on(engin
     finally:
         os.kill(process_of(engine), signal.SIGCONT)
     assert all(future.result(LONG).complete for future in patient)
-    assert engine.load()["in_flight"] == 0
+    assert engine.status()["in_flight"] == 0
     assert engine.submit(X, deadline=LONG).result(LONG).complete
 
 
@@ -105,7 +105,7 @@ def test_a_request_fails_soon_after_its_deadline_whatever_its_process_does(engin
             with pytest.raises(UnfinishedError, match="deadline"):
                 future.result(LONG)
         until(lambda: engine.stats()["failed"] == failed + 5)
-        assert engine.load()["in_flight"] == engine.load()["bytes"] == engine.load()["waiting"] == 0
+        assert engine.status()["in_flight"] == engine.status()["bytes"] == engine.status()["waiting"] == 0
         patient = engine.submit(X, deadline=LONG)  # those that failed keep nobody out
     finally:
         os.kill(process_of(engine), signal.SIGCONT)

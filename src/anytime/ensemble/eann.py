@@ -207,10 +207,6 @@ class EANN(Network):
         reached.exit = offered
         return reached
 
-    def offered_by(self, member: int) -> list[int]:
-        """The exits of one network that are offered."""
-        return self._by_member.get(member, [])
-
     def fit_order(self, validation: Iterable[tuple[Any, Tensor]]) -> list[float]:
         """Find on held-out data which exits to offer: those with fewer errors than all before them.
 

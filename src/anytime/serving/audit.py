@@ -138,7 +138,7 @@ class Audit:
                 self._audited(sample, (last, last))
                 continue
             self._busy = True
-            if self.engine.load()["in_flight"]:
+            if self.engine.status()["in_flight"]:
                 asyncio.get_running_loop().call_later(PAUSE, self._again)
                 return
             exits: list[Tensor] = []

@@ -37,9 +37,9 @@ class Replica:
 
     def record_routing_stats(self) -> dict[str, float]:
         """The replica's load, for the router."""
-        load = self.engine.load()
-        one = load["slow_down"] * self.engine.times.stages[0].at(1)
-        return {"first_exit_seconds": load["first_exit_seconds"], "seconds_each": one}
+        status = self.engine.status()
+        one = status["slow_down"] * self.engine.times.stages[0].at(1)
+        return {"first_exit_seconds": status["first_exit_seconds"], "seconds_each": one}
 
     def __del__(self) -> None:
         engine = getattr(self, "engine", None)

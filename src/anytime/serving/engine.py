@@ -314,7 +314,7 @@ class Engine:
 
     _closing_now = False
 
-    def load(self) -> dict[str, float]:
+    def status(self) -> dict[str, float]:
         """What is going on: ``in_flight``, ``waiting`` (without an exit yet), ``bytes``, ``slow_down`` and its 95th
         percentile, ``first_exit_seconds`` (predicted, for one more request), ``workers``.
         """
@@ -348,10 +348,10 @@ class Engine:
     def stats(self) -> dict[str, Any]:
         """Counts since the start: ``admitted``, ``refused``, ``answered`` (``in_time`` and ``late``; ``ready_in_time``:
         before the deadline by the clock of the process that made them), ``failed``, ``cancelled``, ``restarts``;
-        ``exits``: how many answers each exit gave; and what ``load`` says.
+        ``exits``: how many answers each exit gave; and what ``status`` says.
         """
         with self._lock:
-            return {**self._books.counts, "exits": list(self._exits), **self.load()}
+            return {**self._books.counts, "exits": list(self._exits), **self.status()}
 
     def close(self, drain: bool = True) -> None:
         """Admit nothing more, and end; with ``drain`` after everything admitted is answered.

@@ -17,16 +17,16 @@ SINGLE = 64
 """Up to so many requests are planned one by one."""
 ROWS = 32
 """More than these are planned in so many groups."""
-KINDS = 256
-"""So many kinds of requests are remembered before those that are not in flight are forgotten."""
+COHORTS = 256
+"""Number of cohorts that are kept before those without tasks are dropped."""
 
 WAITING, EACH, FIXED = PRICES, PRICES + 1, PRICES + 2
-"""What is known of a kind beside its needs at each price."""
+"""What is known of a cohort beside its needs at each price."""
 
 by_deadline, by_key = attrgetter("deadline"), attrgetter("key")
 
-Place = tuple[int, Hashable]
-"""Number of stages that a task has been through, and its form: tasks at one place can share a batch."""
+Position = tuple[int, Hashable]
+"""Number of stages that a task has been through, and its form: tasks at one position can share a batch."""
 
 
 @dataclass(slots=True, eq=False)
@@ -65,20 +65,20 @@ class EngineTask:
     """Deadline and number, by which tasks are in order; set by ``Flight.add``."""
     slot: int = -1
     """Where the arrays have it; set by ``Flight.add``."""
-    kind: int = -1
-    """The number of its form, stage and shift; set by ``Flight``."""
+    cohort: int = -1
+    """The number of its cohort; set by ``Flight``."""
 
     @property
-    def place(self) -> Place:
+    def position(self) -> Position:
         """Where it is."""
         return self.stage, self.form
 
 
-class TaskKind(NamedTuple):
+class Cohort(NamedTuple):
     """What tasks of the same form, stage and shift have in common."""
 
     tables: Tables
-    place: Place
+    position: Position
     shift: int
 
 
@@ -110,8 +110,8 @@ class Flight:
         """Earliest deadline first."""
         self.deadlines: list[float] = []
         """Those of ``tasks``."""
-        self.queues: dict[Place, list[EngineTask]] = {}
-        """The same tasks by place; no queue is empty."""
+        self.queues: dict[Position, list[EngineTask]] = {}
+        """The same tasks by position; no queue is empty."""
         self.forms: Counter[Hashable] = Counter()
         """How many tasks there are of each form."""
         self.sized = 0
@@ -119,9 +119,9 @@ class Flight:
         self._count = 0
         self._free = list(range(SINGLE))
         self._order = np.zeros(SINGLE, np.intp)  # the slots of ``tasks``
-        self._kind, self._size = np.zeros(SINGLE, np.intp), np.zeros(SINGLE)  # by slot
+        self._cohort, self._size = np.zeros(SINGLE, np.intp), np.zeros(SINGLE)  # by slot
         self._numbers: dict[tuple[Hashable, int, int], int] = {}
-        self._kinds: list[TaskKind] = []
+        self._cohorts: list[Cohort] = []
         self._known: dict[int, tuple[list[tuple[float, ...]], np.ndarray]] = {}  # by level, see ``_columns``
 
     def samples(self, tasks: Sequence[EngineTask]) -> int:
@@ -150,7 +150,7 @@ class Flight:
         self._size[task.slot] = task.size
         self.forms[task.form] += 1
         self.sized += task.size > 1
-        queue = self.queues.setdefault(task.place, [])
+        queue = self.queues.setdefault(task.position, [])
         if not queue or queue[-1].key < task.key:
             queue.append(task)
         else:
@@ -167,24 +167,22 @@ class Flight:
         if not self.forms[task.form]:
             del self.forms[task.form]
         self.sized -= task.size > 1
-        queue = self.queues[task.place]
+        queue = self.queues[task.position]
         del queue[0 if queue[0] is task else bisect_left(queue, task.key, key=by_key)]
         if not queue:
-            del self.queues[task.place]
+            del self.queues[task.position]
 
     def move(self, tasks: Sequence[EngineTask], exit: int) -> None:
-        """Tasks of one place, earliest deadline first, have been through their next stage and reached an exit, perhaps
-        the one that they had.
-        """
-        place = stage, form = tasks[0].place
-        queue, first = self.queues[place], len(tasks)
+        """Move tasks of one position, earliest deadline first, on by a stage; ``exit`` is the latest that they reached."""
+        position = stage, form = tasks[0].position
+        queue, first = self.queues[position], len(tasks)
         if queue[:first] == tasks:
             del queue[:first]
         else:
             for task in tasks:
                 del queue[bisect_left(queue, task.key, key=by_key)]
         if not queue:
-            del self.queues[place]
+            del self.queues[position]
         for task in tasks:
             task.stage, task.exit = stage + 1, exit
             self._know(task)
@@ -201,24 +199,24 @@ class Flight:
         self._know(task)
 
     def _know(self, task: EngineTask) -> None:
-        place = task.form, task.stage, task.shift
-        number = self._numbers.get(place)
+        traits = task.form, task.stage, task.shift
+        number = self._numbers.get(traits)
         if number is None:
-            if len(self._kinds) >= KINDS + len(self.tasks):  # once in a while: forms come and go
+            if len(self._cohorts) >= COHORTS + len(self.tasks):  # once in a while: forms come and go
                 self._numbers.clear()
-                self._kinds.clear()
+                self._cohorts.clear()
                 for other in self.tasks:
                     if other is not task:
                         self._know(other)
-            number = self._numbers[place] = len(self._kinds)
-            self._kinds.append(TaskKind(self.tables(task.form), task.place, task.shift))
+            number = self._numbers[traits] = len(self._cohorts)
+            self._cohorts.append(Cohort(self.tables(task.form), task.position, task.shift))
             self._known.clear()
-        task.kind = self._kind[task.slot] = number
+        task.cohort = self._cohort[task.slot] = number
 
     def _grow(self) -> None:
-        many = len(self._kind)
+        many = len(self._cohort)
         self._free = list(range(many, 2 * many))
-        self._order, self._kind = np.resize(self._order, 2 * many), np.resize(self._kind, 2 * many)
+        self._order, self._cohort = np.resize(self._order, 2 * many), np.resize(self._cohort, 2 * many)
         self._size = np.resize(self._size, 2 * many)
 
     def rows(self, level: int) -> PlanRows:
@@ -227,8 +225,8 @@ class Flight:
 
     def _one_by_one(self, level: int) -> PlanRows:
         columns, tasks = self._columns(level), self.tasks
-        kinds = [task.kind for task in tasks]
-        look_up = itemgetter(*kinds, 0)  # one more, since that of one is no tuple
+        cohorts = [task.cohort for task in tasks]
+        look_up = itemgetter(*cohorts, 0)  # one more, since that of one is no tuple
 
         def of_tasks(column: int) -> list[float]:
             values = list(look_up(columns[column]))
@@ -236,22 +234,22 @@ class Flight:
             return [value * task.size for value, task in zip(values, tasks, strict=True)] if self.sized else values
 
         heads, fixed = of_tasks(EACH), columns[FIXED]
-        for kind, first in dict(zip(reversed(kinds), range(len(kinds) - 1, -1, -1), strict=True)).items():
-            heads[first] += fixed[kind]
+        for cohort, first in dict(zip(reversed(cohorts), range(len(cohorts) - 1, -1, -1), strict=True)).items():
+            heads[first] += fixed[cohort]
         reserved = list(accumulate(heads[:-1], initial=0.0))
         return PlanRows(1, self.deadlines, of_tasks(WAITING), reserved, of_tasks)
 
     def _grouped(self, level: int) -> PlanRows:
         """Equal numbers of tasks whose deadlines are next to each other: planned as if all were due with the first."""
-        many, kinds, matrix = len(self.tasks), len(self._kinds), self._matrix(level)
+        many, cohorts, matrix = len(self.tasks), len(self._cohorts), self._matrix(level)
         step = -(-many // ROWS)
         rows = -(-many // step)
         order = self._order[:many]
-        cells = self._kind[order] + (np.arange(rows) * kinds).repeat(step)[:many]
+        cells = self._cohort[order] + (np.arange(rows) * cohorts).repeat(step)[:many]
         weights = self._size[order] if self.sized else None
-        counts = np.bincount(cells, weights, rows * kinds).reshape(rows, kinds).astype(float)
+        counts = np.bincount(cells, weights, rows * cohorts).reshape(rows, cohorts).astype(float)
         sums = counts @ matrix
-        # A head's fixed seconds count once, in the first row that has its kind.
+        # A head's fixed seconds count once, in the first row that has its cohort.
         fixed = np.bincount((counts > 0).argmax(0), matrix[:, FIXED] * counts.any(0), rows)
         return PlanRows(
             step,
@@ -262,10 +260,10 @@ class Flight:
         )
 
     def _columns(self, level: int) -> list[tuple[float, ...]]:
-        """For each kind: needs at each price, whether it waits, and seconds of its answer by sample and by batch."""
+        """For each cohort: needs at each price, whether it waits, and seconds of its answer by sample and by batch."""
         if level not in self._known:
             rows = []
-            for tables, (stage, _), shift in self._kinds:
+            for tables, (stage, _), shift in self._cohorts:
                 head = tables.answer[stage]
                 rows.append((*tables.needs_of(level, stage, shift), int(stage < tables.first), head.each, head.fixed))
             columns = list(zip(*rows, strict=True))

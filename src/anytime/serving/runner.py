@@ -228,8 +228,8 @@ class Runner:
 
     def _answer(self, tasks: Sequence[EngineTask]) -> None:
         begun = self.clock()
-        for place in dict.fromkeys((task.stage, task.form) for task in tasks):  # earliest deadline first
-            group = [task for task in tasks if (task.stage, task.form) == place]
+        for position in dict.fromkeys(task.position for task in tasks):  # earliest deadline first
+            group = [task for task in tasks if task.position == position]
             if not self._evaluate([task for task in group if task.logits is None]):
                 continue
             for task in group:

@@ -152,7 +152,7 @@ class Load:
             "late": self.late,
             "refused": self.refused,
             "failed": self.failed,
-            "whole": self.whole.in_time(time.perf_counter() - self.begun, self.loaded.engine.load()["slow_down"]),
+            "whole": self.whole.in_time(time.perf_counter() - self.begun, self.loaded.engine.status()["slow_down"]),
             "exits": [exits[exit] for exit in range(self.loaded.exits)],
         }
 

@@ -16,7 +16,7 @@ a first exit would not survive it. Who cannot reach another exit after that stag
 | symbol | name | what it is |
 |---|---|---|
 | d_i, s_i, w_i | ``deadline``, ``stage``, ``weight`` | of a ``EngineTask``; w_i multiplies what going on gains |
-| | ``place`` | stage and form: those at one place can share a batch; their queue has the earliest first |
+| | ``position`` | stage and form: those at one position can share a batch; their queue has the earliest first |
 | τ_k(b) | ``seconds`` | as measured when nothing else ran |
 | | ``mean``, ``high``, ``safe`` | a second on the machine now: mean, 95th percentile, twice as far (``SlowDown``) |
 | a_e | ``accuracy`` | of an exit, on held-out data; rising |
@@ -53,15 +53,15 @@ from operator import gt, not_, sub
 from typing import NamedTuple
 
 from anytime.serving.admission import worst_lateness
-from anytime.serving.flight import EngineTask, Flight, Place, PlanRows, by_deadline, by_key
+from anytime.serving.flight import EngineTask, Flight, PlanRows, Position, by_deadline, by_key
 from anytime.serving.slowdown import SlowDown
 from anytime.serving.ways import PRICES, Tables
 
 TOGETHER = 4
 """Answers that are due within so many stages from now are given together."""
 
-Places = dict[Place, list[EngineTask]]
-"""Tasks by place, at each the earliest deadline first."""
+Positions = dict[Position, list[EngineTask]]
+"""Tasks by position, at each the earliest deadline first."""
 
 
 @dataclass(slots=True)
@@ -75,9 +75,9 @@ class Decision:
 class Plan(NamedTuple):
     """Who goes on, and how long everything else can be put off."""
 
-    going: Places
+    going: Positions
     """Those whose next stage is planned."""
-    resting: Places
+    resting: Positions
     """The others."""
     slack: list[float]
     delay: float
@@ -148,14 +148,14 @@ class Scheduler:
 
     # Who is answered
 
-    def _stopping(self, rows: PlanRows, now: float, running: Iterable[EngineTask]) -> Places:
+    def _stopping(self, rows: PlanRows, now: float, running: Iterable[EngineTask]) -> Positions:
         """Tasks with an exit that cannot reach another one in time if nothing else happens before a moment.
 
-        The answers of those with earlier deadlines come before their own; those at one place are given together.
+        The answers of those with earlier deadlines come before their own; those at one position are given together.
         """
         flight, mean, safe, step = self.flight, self.slow.mean, self.slow.safe, rows.step
         known = {form: self.tables(form) for form in flight.forms}
-        stopping, reach = Places(), now
+        stopping, reach = Positions(), now
         for form, tables in known.items():
             reach = max(reach, now + safe * tables.longest_next)
             through = flight.queues.get((tables.stages, form))
@@ -174,22 +174,22 @@ class Scheduler:
                 if begin + safe * tables.next[stage] > task.deadline and stage < tables.stages:
                     busy = set(running) if busy is None else busy
                     if task not in busy:
-                        stopping.setdefault(task.place, []).append(task)
+                        stopping.setdefault(task.position, []).append(task)
         return stopping
 
-    def _answered_together(self, plan: Plan, lost: Places, until: float) -> None:
+    def _answered_together(self, plan: Plan, lost: Positions, until: float) -> None:
         """Add other tasks at the exits of those that are answered which are due soon and will not go deeper.
 
         One head for many costs little more than for one.
         """
-        for place in lost if plan.going else ():
-            resting = plan.resting.get(place, [])
+        for position in lost if plan.going else ():
+            resting = plan.resting.get(position, [])
             due = resting[: bisect_right(resting, until, key=by_deadline)]
-            others = set(lost[place]).difference(due)
-            lost[place] = sorted([*due, *others], key=by_key) if others else due
+            others = set(lost[position]).difference(due)
+            lost[position] = sorted([*due, *others], key=by_key) if others else due
 
     def _can_wait(
-        self, rows: PlanRows, plan: Plan, run: list[EngineTask], after: float, now: float, lost: Places
+        self, rows: PlanRows, plan: Plan, run: list[EngineTask], after: float, now: float, lost: Positions
     ) -> bool:
         """Whether a batch can run after some answers without another decision: nobody would be late."""
         heads = [(self.tables(form).answer[stage], tasks) for (stage, form), tasks in lost.items()]
@@ -225,17 +225,17 @@ class Scheduler:
         cut = tasks[end * rows.step].key if end < len(left) else (inf, 0)
         return Plan(*self._divided(level, first, later, cut), slack, self._delay(rows, now))
 
-    def _divided(self, level: int, first: int, later: int, cut: tuple[float, int]) -> tuple[Places, Places]:
-        """Those that wait and those that take a way at their price, which changes at the key ``cut``, the places in the
-        order of their deadlines; and the others.
+    def _divided(self, level: int, first: int, later: int, cut: tuple[float, int]) -> tuple[Positions, Positions]:
+        """Tasks that wait or take a way at their price, and the others. The price changes at the key ``cut``; positions
+        are in the order of their deadlines.
         """
-        going, resting = Places(), Places()
-        for place, queue in self.flight.queues.items():
-            stage, form = place
+        going, resting = Positions(), Positions()
+        for position, queue in self.flight.queues.items():
+            stage, form = position
             tables = self.tables(form)
             least = tables.goes_from[level][stage]
             if stage < tables.first:
-                going[place] = queue
+                going[position] = queue
                 continue
             if tables.every:  # weights come from exits that were looked at
                 goes = [_goes(first if task.key < cut else later, task.shift, least) for task in queue]
@@ -244,9 +244,9 @@ class Scheduler:
                 begin = 0 if first >= least else bisect_left(queue, cut, key=by_key) if later >= least else len(queue)
                 on, off = queue[begin:], queue[:begin]
             if on:
-                going[place] = on
+                going[position] = on
             if off:
-                resting[place] = off
+                resting[position] = off
         return _sorted(going), resting
 
     def _delay(self, rows: PlanRows, now: float) -> float:
@@ -293,7 +293,7 @@ class Scheduler:
         if best is not None:
             return best
         if plan.delay < inf:  # too late for anything else
-            return self._fill(self.flight.queues[self._waiting_first().place])
+            return self._fill(self.flight.queues[self._waiting_first().position])
         return self._fill(next(iter(groups.values())))  # that of the earliest deadline
 
     def _gain(self, tables: Tables, stage: int, run: list[EngineTask]) -> tuple[float, int]:
@@ -356,13 +356,13 @@ class Scheduler:
                 run = run[: len(run) // 2]
 
 
-def _sorted(places: Places) -> Places:
-    """By the earliest deadline of each place."""
-    return dict(sorted(places.items(), key=lambda item: item[1][0].key)) if len(places) > 1 else places
+def _sorted(positions: Positions) -> Positions:
+    """By the earliest deadline of each position."""
+    return dict(sorted(positions.items(), key=lambda item: item[1][0].key)) if len(positions) > 1 else positions
 
 
-def _in_order(places: Places) -> list[EngineTask]:
-    return list(chain.from_iterable(_sorted(places).values()))
+def _in_order(positions: Positions) -> list[EngineTask]:
+    return list(chain.from_iterable(_sorted(positions).values()))
 
 
 def _goes(price: int, shift: int, least: int) -> bool:
