@@ -173,7 +173,7 @@ class Flight:
             del self.queues[task.position]
 
     def move(self, tasks: Sequence[EngineTask], exit: int) -> None:
-        """Move tasks of one position, earliest deadline first, on by a stage; ``exit`` is the latest that they reached."""
+        """Move tasks of one position, earliest deadline first, on by a stage; ``exit`` is the latest they reached."""
         position = stage, form = tasks[0].position
         queue, first = self.queues[position], len(tasks)
         if queue[:first] == tasks:
