@@ -1,4 +1,4 @@
-"""The application: which path leads where."""
+"""The ASGI application and its routes."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -71,10 +71,10 @@ def create_app(service: Service, token: str | None = None, hosts: Iterable[str] 
 
 
 class App:
-    """Leads each request to the function of its path, and explains what that raises.
+    """Routes each request to the endpoint of its path; exceptions become error replies.
 
     Args:
-        service: what the functions find as ``request.scope["service"]``.
+        service: available to endpoints as ``request.scope["service"]``.
         routes: the paths; those without parameters are looked up first.
     """
 
@@ -106,15 +106,15 @@ class App:
                     scope["path_params"] = match.groupdict()
                     break
             else:
-                raise HTTPException(404, "there is nothing at this path; /openapi.json lists what there is")
+                raise HTTPException(404, "unknown path; /openapi.json lists all paths")
         methods = route.methods or set()
         if method not in methods:
-            raise HTTPException(405, f"{method[:20]} is not possible here", {"Allow": ", ".join(sorted(methods))})
+            raise HTTPException(405, f"{method[:20]} is not allowed here", {"Allow": ", ".join(sorted(methods))})
         return route
 
 
 def _files() -> dict[str, tuple[bytes, str]]:
-    """All files that clients may see, read once: no name from a client is ever looked up on disk."""
+    """All static files, read once: no name from a client is ever looked up on disk."""
     paths = [path for path in PAGE.iterdir() if path.suffix in TYPES]
     return {path.name: (path.read_bytes(), TYPES[path.suffix]) for path in [*paths, *samples()]}
 

@@ -18,7 +18,7 @@ _prefix, _numbers = secrets.token_hex(4), count(1)
 
 
 def new_id() -> str:
-    """A name for a request that has none."""
+    """An ID for a request without one."""
     return f"{_prefix}-{next(_numbers)}"
 
 
@@ -32,18 +32,18 @@ class Exchange:
     route: str
     work: Work
     id: str = field(default_factory=new_id)
-    """By which the client may send the label later."""
+    """The ID with which the client may send a label later."""
     task: "asyncio.Task[Any] | None" = field(default_factory=asyncio.current_task)
     came: float = field(default_factory=perf_counter)
-    """When its last byte came: deadlines count from then, since before the server can do nothing."""
+    """Arrival of its last byte, from which the deadline counts."""
     deadline: float | None = None
     """Seconds from then; None until it is known."""
     audited: bool = True
-    """Whether it may be."""
+    """Whether it may be audited."""
     admitted: bool = False
     """Whether the engine has it."""
     threaded: bool = False
-    """Whether a thread worked for it."""
+    """Whether part of its work ran in a thread."""
     model: str = ""
     outcome: str = "failed"
     exits: list[int] = field(default_factory=list)
@@ -97,7 +97,7 @@ class Exchange:
         return left
 
     def admit(self, loaded: Loaded, x: Any, id: str = "", **options: Any) -> "asyncio.Future[Answer]":
-        """Give a sample to the engine, so that its answer leaves time for the reply; cancelling takes it back.
+        """Submit a sample to the engine with a deadline that leaves time for the reply; cancelling withdraws it.
 
         Args:
             loaded: the model.
@@ -115,14 +115,12 @@ class Exchange:
             now = perf_counter()
             self.learned.take.note(now - self._turn, now)
         self.admitted = True
-        if (
-            loaded.audit is not None and self.audited and not options
-        ):  # who wants to see every exit does not leave early
+        if loaded.audit is not None and self.audited and not options:  # streams do not leave early
             loaded.audit.follow(id or self.id, x, future)
         return future
 
     async def answered(self, answers: list[Answer]) -> None:
-        """The answers are here: wait for a turn to reply."""
+        """Wait for a turn to reply with these answers."""
         if self.deadline is not None:
             await self.work.turns.reply(self.came + self.deadline)
         self._woke = perf_counter()
@@ -140,7 +138,7 @@ class Exchange:
         return 0.0 if self.deadline is None else max(0.0, self.elapsed - self.deadline)
 
     def replied(self) -> None:
-        """The reply is written, or there will be none."""
+        """Finish: the reply is written, or there will be none."""
         if self._slot is not None:
             self.work.calendar.free(self._slot)
             self._slot = None

@@ -14,14 +14,14 @@ from anytime.inference.policy import Scorer
 from anytime.serving.ways import PRICES, Tables
 
 SINGLE = 64
-"""Up to so many requests are planned one by one."""
+"""Number of requests up to which each is planned by itself."""
 ROWS = 32
-"""More than these are planned in so many groups."""
+"""Number of groups in which more requests are planned."""
 COHORTS = 256
 """Number of cohorts that are kept before those without tasks are dropped."""
 
 WAITING, EACH, FIXED = PRICES, PRICES + 1, PRICES + 2
-"""What is known of a cohort beside its needs at each price."""
+"""Columns of a cohort's table after its needs at each price."""
 
 by_deadline, by_key = attrgetter("deadline"), attrgetter("key")
 
@@ -53,7 +53,7 @@ class EngineTask:
     streams: bool = False
     """Whether every exit is wanted."""
     batch: Any = None
-    """The runner's, which it is in."""
+    """The runner's batch that it is in."""
     logits: Any = None
     """Of its latest exit, if that was evaluated."""
     scorer: Scorer | None = None
@@ -64,13 +64,13 @@ class EngineTask:
     key: tuple[float, int] = (0.0, 0)
     """Deadline and number, by which tasks are in order; set by ``Flight.add``."""
     slot: int = -1
-    """Where the arrays have it; set by ``Flight.add``."""
+    """Its index in the arrays; set by ``Flight.add``."""
     cohort: int = -1
     """The number of its cohort; set by ``Flight``."""
 
     @property
     def position(self) -> Position:
-        """Where it is."""
+        """Its position."""
         return self.stage, self.form
 
 
@@ -129,14 +129,14 @@ class Flight:
         return sum([task.size for task in tasks]) if self.sized else len(tasks)
 
     def index(self, task: EngineTask) -> int:
-        """Where a task is in ``tasks``."""
+        """The index of a task in ``tasks``."""
         begin = bisect_left(self.deadlines, task.deadline)
         if self.tasks[begin] is task:
             return begin
         return bisect_left(self.tasks, task.key, begin, key=by_key)
 
     def add(self, task: EngineTask) -> None:
-        """Take a task up."""
+        """Add a task."""
         task.key = task.deadline, self._count
         self._count += 1
         if not self._free:
@@ -158,7 +158,7 @@ class Flight:
         self._know(task)
 
     def remove(self, task: EngineTask) -> None:
-        """Drop a task."""
+        """Remove a task."""
         at, many = self.index(task), len(self.tasks)
         del self.tasks[at], self.deadlines[at]
         self._order[at : many - 1] = self._order[at + 1 : many]
@@ -194,7 +194,7 @@ class Flight:
                 insort(queue, task, key=by_key)
 
     def weigh(self, task: EngineTask, weight: float) -> None:
-        """Going on is worth this for a task."""
+        """Set the weight of a task."""
         task.weight, task.shift = weight, self.tables(task.form).shift(weight)
         self._know(task)
 
@@ -202,7 +202,7 @@ class Flight:
         traits = task.form, task.stage, task.shift
         number = self._numbers.get(traits)
         if number is None:
-            if len(self._cohorts) >= COHORTS + len(self.tasks):  # once in a while: forms come and go
+            if len(self._cohorts) >= COHORTS + len(self.tasks):  # drop those without tasks
                 self._numbers.clear()
                 self._cohorts.clear()
                 for other in self.tasks:
@@ -240,7 +240,7 @@ class Flight:
         return PlanRows(1, self.deadlines, of_tasks(WAITING), reserved, of_tasks)
 
     def _grouped(self, level: int) -> PlanRows:
-        """Equal numbers of tasks whose deadlines are next to each other: planned as if all were due with the first."""
+        """Groups of equal numbers of tasks with neighboring deadlines, planned as if all were due with the first."""
         many, cohorts, matrix = len(self.tasks), len(self._cohorts), self._matrix(level)
         step = -(-many // ROWS)
         rows = -(-many // step)

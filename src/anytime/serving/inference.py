@@ -50,17 +50,17 @@ def served_as(service: Service, name: str, version: str) -> Served:
 
 
 async def server(request: Request) -> Response:
-    """What this server is."""
+    """Server metadata."""
     return json_reply({"name": "anytime", "version": _service(request).version, "extensions": EXTENSIONS})
 
 
 async def live(request: Request) -> Response:  # noqa: ARG001
-    """The process runs."""
+    """Liveness."""
     return json_reply({"live": True})
 
 
 async def ready(request: Request) -> Response:
-    """The server, or one of its models, admits requests."""
+    """Readiness of the server or of one of its models."""
     check_ready(_service(request), _served(request) if "model" in request.path_params else None)
     return json_reply({"ready": True})
 
@@ -75,7 +75,7 @@ def check_ready(service: Service, served: Served | None = None) -> None:
 
 
 async def metadata(request: Request) -> Response:
-    """The inputs and outputs of a model."""
+    """Model metadata: inputs and outputs."""
     return json_reply(about(_served(request)))
 
 
@@ -96,13 +96,13 @@ def about(served: Served) -> dict[str, Any]:
 
 
 async def index(request: Request) -> Response:
-    """All models."""
+    """The repository index: all models."""
     state = {"version": "1", "state": "READY" if _service(request).ready else "UNAVAILABLE", "reason": ""}
     return json_reply([{"name": name, **state} for name in _service(request).models])
 
 
 async def load(request: Request) -> Response:
-    """Read a model's folder again and replace the model."""
+    """Reload a model from its folder."""
     service, served = _service(request), _served(request)
     async with body_of(request, service):  # parameters of the load are ignored: a client names no files
         await served.reload()
@@ -144,7 +144,7 @@ async def answer(request: Request, inference: InferenceRequest, loaded: Loaded, 
 
 
 def check_inputs(loaded: Loaded, rows: int, inputs: list[InputTensor]) -> None:
-    """Refuse what the model does not take."""
+    """Raise if the model does not take these inputs."""
     if [tensor.name for tensor in inputs] != [INPUT]:
         names = [tensor.name[:40] for tensor in inputs[:9]]
         raise AnytimeError(f"the inputs are {names}; expected one, called {INPUT!r}")

@@ -66,7 +66,7 @@ class InputTensor(msgspec.Struct):
 
 
 class OutputWanted(msgspec.Struct):
-    """An output that the client asks for."""
+    """A requested output."""
 
     name: str
     parameters: msgspec.Raw = EMPTY  # pyright: ignore[reportInvalidTypeForm]
@@ -116,7 +116,7 @@ def parse_json(decoder: Any, text: bytes) -> Any:
     try:
         return decoder.decode(text)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise AnytimeError(f"the body is not the JSON that is expected: {error}") from error
+        raise AnytimeError(f"unexpected JSON: {error}") from error
 
 
 def parse_request(
@@ -177,7 +177,7 @@ def _about(tensor: InputTensor) -> str:
 
 
 def _described(tensor: InputTensor) -> tuple[Any, int]:
-    """The type and number of a tensor's elements."""
+    """The dtype and number of a tensor's elements."""
     dtype = DATATYPES.get(tensor.datatype)
     if dtype is None:
         raise AnytimeError(f"{_about(tensor)}: the type must be one of {', '.join(DATATYPES)}")

@@ -189,7 +189,7 @@ class RpcServer:
             "query_string": b"",
             "headers": given,
             "client": client,
-            # A hang-up cancels the call's task.
+            # A disconnect cancels the call's task.
             "connection": SimpleNamespace(lost=False, on_lost=None, client=client),
             "allowed": name in OPEN or has_token(Request({"type": "http", "headers": given}).headers, self._token),
             "service": service,
@@ -331,7 +331,7 @@ def _timed(request: Request, asked: Any, left: float | None, default: float | No
 
 
 def _timeout(seconds: float) -> str:
-    """As the header has it: at most 8 digits and a unit."""
+    """Format a ``grpc-timeout`` header: at most 8 digits and a unit."""
     micro = max(1, int(1e6 * seconds))
     return f"{micro}u" if micro < 10**8 else f"{min(math.ceil(seconds), 10**8 - 1)}S"
 

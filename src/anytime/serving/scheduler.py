@@ -66,19 +66,19 @@ Positions = dict[Position, list[EngineTask]]
 
 @dataclass(slots=True)
 class Decision:
-    """What to do now: answer some tasks with the exit that they have, then run the next stage of others."""
+    """Tasks to answer now with the exit that they have, then the batch whose next stage runs."""
 
     answer: Sequence[EngineTask] = ()
     run: Sequence[EngineTask] = ()
 
 
 class Plan(NamedTuple):
-    """Who goes on, and how long everything else can be put off."""
+    """The tasks that go on, and how long other work can be put off."""
 
     going: Positions
     """Those whose next stage is planned."""
     resting: Positions
-    """The others."""
+    """The other tasks."""
     slack: list[float]
     delay: float
 
@@ -104,11 +104,11 @@ class Scheduler:
         return self.flight.tasks
 
     def add(self, task: EngineTask) -> None:
-        """Take a task up."""
+        """Add a task."""
         self.flight.add(task)
 
     def remove(self, task: EngineTask) -> None:
-        """Drop a task: it is answered, failed or cancelled."""
+        """Remove a task that is answered, failed or cancelled."""
         self.flight.remove(task)
 
     def ran(self, tasks: Sequence[EngineTask], seconds: float) -> None:
@@ -120,7 +120,7 @@ class Scheduler:
         self.flight.move(tasks, tasks[0].exit + (tables.times.heads[stage] is not None))
 
     def decide(self, now: float) -> Decision:
-        """What to do at this moment; nothing if no task is in flight."""
+        """Decide at a moment; an empty decision if no task is in flight."""
         flight = self.flight
         if not flight.tasks:
             return Decision()
@@ -140,13 +140,13 @@ class Scheduler:
         return Decision(_in_order(lost), run if self._can_wait(rows, plan, run, after, now, lost) else ())
 
     def _alone(self, task: EngineTask, now: float) -> Decision:
-        """What to do if there is one task only: go on as long as another exit is in time."""
+        """Decide for a single task: go on as long as another exit is in time."""
         tables, stage = self.tables(task.form), task.stage
         if task.exit >= 0 and (stage == tables.stages or now + self.slow.safe * tables.next[stage] > task.deadline):
             return Decision(answer=[task])
         return Decision(run=[task])
 
-    # Who is answered
+    # Answers
 
     def _stopping(self, rows: PlanRows, now: float, running: Iterable[EngineTask]) -> Positions:
         """Tasks with an exit that cannot reach another one in time if nothing else happens before a moment.
@@ -202,7 +202,7 @@ class Scheduler:
             return False
         return not self._stopping(rows, after, [*run, *(task for tasks in lost.values() for task in tasks)])
 
-    # The prices, and who goes on at them
+    # Prices and plan
 
     def _plan(self, rows: PlanRows, level: int, now: float) -> Plan:
         """The lowest prices at which all are in time."""
@@ -262,10 +262,10 @@ class Scheduler:
         return -worst_lateness(tables, self.slow, waiting, now) - self.slow.high * tables.longest_stage.at(self.usual)
 
     def _waiting_first(self) -> EngineTask:
-        """Of those without an exit the one with the earliest deadline."""
+        """The task without an exit that has the earliest deadline."""
         return min([queue[0] for queue in self.flight.queues.values() if queue[0].exit < 0], key=by_key)
 
-    # The batch that runs
+    # The batch
 
     def _best(self, plan: Plan, rows: PlanRows, now: float) -> list[EngineTask]:
         """The group that gains most per second, leaving the plan of earlier deadlines and every first exit."""
@@ -337,7 +337,7 @@ class Scheduler:
     def _in_time(self, run: list[EngineTask], now: float) -> tuple[list[EngineTask], float]:
         """The batch without those for which it would take too long, and when it ends.
 
-        Who has an exit is left out; of those without one, the earliest deadlines come first, in a smaller batch.
+        Tasks with an exit are left out; of tasks without one, the earliest deadlines run in a smaller batch.
         """
         tables, stage = self.tables(run[0].form), run[0].stage
         head = tables.times.heads[stage]
@@ -350,7 +350,7 @@ class Scheduler:
                 return run, after
             if run[0].exit >= 0 and enough:
                 run = enough
-            elif run[0].deadline < now + self.slow.safe * tables.next[stage]:  # too late already: with the others
+            elif run[0].deadline < now + self.slow.safe * tables.next[stage]:  # too late already
                 return run, after
             else:
                 run = run[: len(run) // 2]

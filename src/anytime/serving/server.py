@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("anytime.serving")
 SWITCH = 0.001
-"""Seconds after which a thread lets others run: an answer of the engine does not wait for long."""
+"""Python's switch interval in seconds: short, so that the engine's answers do not wait for other threads."""
 ACCEPTED = 8
 """New connections in one round of the event loop."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -160,7 +160,7 @@ def read_token(path: Path) -> str:
 
 
 class Server(uvicorn.Server):
-    """uvicorn with an orderly end: nothing new is admitted, what is admitted is answered, and the exit code is 0."""
+    """uvicorn with graceful shutdown: nothing new is admitted, what is admitted is answered, and the exit code is 0."""
 
     def __init__(
         self, config: uvicorn.Config, service: Service, ready: Callable[[], object], rpc: "RpcServer | None" = None
@@ -214,7 +214,7 @@ class Server(uvicorn.Server):
             await self._rpc.stop(grace=1.0)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
-        """End in an orderly way; a second signal ends at once."""
+        """Shut down gracefully; a second signal ends at once."""
         if self._ending:
             self.should_exit = self.force_exit = True
             return

@@ -1,4 +1,4 @@
-"""What all requests of a server share: its models, limits and counters, and whether it is shutting down."""
+"""The state of a server: its models, limits and counters, and whether it is shutting down."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
@@ -25,11 +25,11 @@ from anytime.serving.metrics import Metrics
 from anytime.serving.served import Loaded, Served
 
 LONGEST_ID = 64
-"""Characters of a client's name for a request."""
+"""Longest request ID of a client, in characters."""
 
 
 class ClientGoneError(Exception):
-    """The client hung up before it was answered."""
+    """The client disconnected before it was answered."""
 
 
 class Service:
@@ -103,7 +103,7 @@ class Service:
 
     @contextmanager
     def exchange(self, request: Request, route: str) -> Iterator[Exchange]:
-        """Note how a request for predictions ends; ``end`` counts it once the reply is written."""
+        """Track the outcome of a prediction request; ``end`` counts it once the reply is written."""
         exchange = Exchange(route, self.work, audited=self.audits)
         exchange.id = request.headers.get("x-request-id", exchange.id)[:LONGEST_ID]
         closing = HTTPException(503, "the server is shutting down", {"Retry-After": "1", "Connection": "close"})
@@ -131,12 +131,12 @@ class Service:
             raise
 
     def enter(self, scope: Scope, start: Callable[[], object], refuse: Callable[[OverloadedError], object]) -> None:
-        """A whole request is here: refuse it before any work is spent on it, or start it when it is its turn.
+        """Handle a complete request: refuse it before any work is spent on it, or start it when it is its turn.
 
         Args:
             scope: of the request.
-            start: leads it to the function of its path.
-            refuse: replies that there is no time for it.
+            start: starts its endpoint.
+            refuse: replies 503.
         """
         route = route_of(scope)
         if route is None or self.draining:
@@ -145,7 +145,7 @@ class Service:
         try:
             deadline = self._arrive(scope)
             served = self.model(model_of(scope))
-        except (AnytimeError, HTTPException):  # is explained on the way that all others go
+        except (AnytimeError, HTTPException):  # the endpoint replies with the error
             start()
             return
         engine, learned = served.loaded.engine, self.work.routes[route]
@@ -172,7 +172,7 @@ class Service:
             self.work.turns.call(due, begin, partial(refused, partial(self.work.check, waits=True, reserve=0.0)))
 
     def _arrive(self, scope: Scope) -> float | None:
-        """Note when a request came; its deadline in seconds, None if its body may say it."""
+        """Set the arrival of a request; return its deadline in seconds, None if its body may contain it."""
         now = perf_counter()
         came = scope.setdefault("came", now)
         headers = Headers(scope=scope)
@@ -187,7 +187,7 @@ class Service:
         return self._deadline(scope, headers, written)
 
     async def begin(self, exchange: Exchange, request: Request, loaded: Loaded) -> None:
-        """The body of a request is here: it waits for its turn, if it has not done so before."""
+        """Wait for the turn of a request whose body has arrived, unless it has had it."""
         scope, waited = request.scope, "waited" in request.scope
         exchange.deadline = scope["deadline"] if waited else self._arrive(scope)
         exchange.came = scope["came"]
@@ -195,7 +195,7 @@ class Service:
         await exchange.begin(loaded, due, waited)
 
     def end(self, exchange: Exchange, request: Request) -> None:
-        """Its reply is written, or there will be none."""
+        """Finish a request: its reply is written, or there will be none."""
         exchange.replied()
         self.exchanges.discard(exchange)
         asyncio.get_running_loop().call_soon(partial(self.metrics.count, exchange))
@@ -210,7 +210,7 @@ class Service:
 
 @lru_cache(1024)
 def query_of(text: bytes) -> dict[str, str]:
-    """The words of a query."""
+    """The parameters of a query string."""
     return dict(parse_qsl(text.decode("latin-1"), keep_blank_values=True))
 
 
@@ -235,7 +235,7 @@ def is_json(headers: Mapping[str, str]) -> bool:
 
 
 async def answers_of(request: Request, futures: list["asyncio.Future[Any]"]) -> list[Any]:
-    """Wait for results. On a disconnect, or if one of them fails, the others are not computed any further."""
+    """Wait for answers. On a disconnect, or if one of them fails, the others are cancelled."""
     connection = request.scope["connection"]
 
     def cancel() -> None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from anytime.serving.served import Served
 
 PACKAGES = ("starlette", "uvicorn", "httptools", "msgspec", "prometheus_client", "PIL")
-"""What serving needs."""
+"""Packages that serving needs."""
 
 
 def serve(

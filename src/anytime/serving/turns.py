@@ -18,7 +18,7 @@ REFUSED = 8
 """At most so many requests are refused in one turn."""
 
 Queue = list[tuple[float, Callable[[], bool], Callable[[], bool]]]
-"""When each is due; what begins it; what refuses it, if there is no time for it any more."""
+"""Deadline, function that begins the request, and function that refuses it if it is too late."""
 _due = itemgetter(0)
 
 
@@ -55,7 +55,7 @@ class Turns:
         return self.began
 
     def before(self, due: float) -> int:
-        """How many requests that are due by then wait for their turns."""
+        """Number of waiting requests with deadlines up to a moment."""
         return bisect_right(self._waiting, due, key=_due)
 
     def call(self, due: float, work: Callable[[], bool], refuse: Callable[[], bool] = _keep) -> None:

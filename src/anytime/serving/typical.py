@@ -1,4 +1,4 @@
-"""How long something usually takes."""
+"""Typical durations, learned."""
 
 from collections import deque
 
@@ -27,13 +27,13 @@ class Typical:
         self._mean, self._moment = first, 0.0
 
     def note(self, seconds: float, now: float) -> None:
-        """Learn how long it took once."""
+        """Add a measurement."""
         self._latest.append(seconds)
         most = max(1, int(0.75 * len(self._latest)))
         self._mean, self._moment = sum(sorted(self._latest)[:most]) / most, now
 
     def at(self, now: float) -> float:
-        """What to assume at a moment."""
+        """The estimate at a moment."""
         if self._mean <= self.first:
             return self._mean
         share = 0.5 ** (max(now - self._moment, 0.0) / HALF_LIFE)

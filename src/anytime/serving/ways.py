@@ -1,4 +1,4 @@
-"""What the scheduler looks up: for each stage and batch, how long the ways to deeper exits are and what they gain.
+"""The scheduler's lookup tables: for each stage and batch, the seconds and gains of the ways to deeper exits.
 
 The symbols are those of ``scheduler``.
 """
@@ -16,7 +16,7 @@ from anytime.inference.batch_times import BatchTimes, Line
 PRICES = 16
 """Number of prices: infinite, then from the steepest to the flattest way, in accuracy per second."""
 COUNTED = 4096
-"""The seconds to the first exits are tabulated for up to so many samples."""
+"""Number of samples up to which the seconds to their first exits are tabulated."""
 NOTHING = Line(0.0, 0.0)
 
 
@@ -190,7 +190,7 @@ def _hulls(times: BatchTimes, accuracy: list[float], exits: list[int], batch: in
     hulls = []
     for stage in range(len(times.stages) + 1):
         passed = sum(exit < stage for exit in exits)
-        # What the answer that it has would cost is not spent again by going on.
+        # Going on saves the head of the exit that it has.
         done = spent[stage] if every or not passed else max(spent[stage], reach[passed - 1])
         now = accuracy[passed - 1] if passed else 0.0
         hulls.append(_hull(level[passed:], reach[passed:], now, done, to_first=stage <= exits[0]))
