@@ -132,12 +132,13 @@ def classifying(last):
 class Doubled(nn.Module):
     """A model whose classifier does not return its logits."""
 
-    def __init__(self):
+    def __init__(self, in_place=False):
         super().__init__()
-        self.inner = classifying(nn.Linear(8, 4))
+        self.inner, self.in_place = classifying(nn.Linear(8, 4)), in_place
 
     def forward(self, x):
-        return 2 * self.inner(x)
+        logits = self.inner(x)
+        return logits.mul_(2) if self.in_place else 2 * logits
 
 
 def seen_by_the_first_stage(net, **options):
@@ -166,6 +167,7 @@ def test_a_part_that_the_features_depend_on_is_trained_with_the_whole_model():
         (classifying(nn.Linear(8, 4)), ["2", "5"]),
         (classifying(nn.Linear(8, 4)), ["2"]),
         (Doubled().eval(), ["inner.5"]),
+        (Doubled(in_place=True).eval(), ["inner.5"]),
     ):
         net = anytime.convert(made, IMAGE[..., :16, :16], exits=2).freeze(train=names)
         assert not net.keeps_features

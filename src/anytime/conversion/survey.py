@@ -1,7 +1,7 @@
 """Where a model can exit: its module calls, their outputs and costs, and the choice of the places for the exits."""
 
 import difflib
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
@@ -17,6 +17,8 @@ from anytime.cost import counting
 from anytime.errors import AnytimeError
 from anytime.meta import on_meta, shapes
 
+LAST = 16
+"""Of so many calls that end last the outputs are looked at, and kept in memory until the model's own end."""
 NEGLIGIBLE = 0.05
 """If less than this share of the cost follows a named module, the model's own classifier is that exit."""
 
@@ -72,11 +74,13 @@ class Survey:
 
     def _run(self, trunk: Trunk, example: Any) -> Tensor:
         """The model's own output."""
-        ended: list[tuple[str, Any, bool]] = []
+        ended: deque[tuple[str, Any, int]] = deque(maxlen=LAST)
+        calls: Counter[str] = Counter()
 
         def note(name: str, given: tuple[Any, ...], named: dict[str, Any], output: Any) -> None:
             one = len(given) == 1 and not named and isinstance(given[0], Tensor) and len(given[0]) == self.batch
-            ended.append((name, output if isinstance(output, Tensor) else None, one))
+            ended.append((name, output if one else None, changes(output)))
+            calls[name] += 1
 
         hooks = [
             module.register_forward_hook(
@@ -103,8 +107,8 @@ class Survey:
                 f"the logits are {describe(logits)} for an example of {self.batch} samples; expected a tensor of "
                 "samples × classes, or with more dimensions after the samples"
             )
-        calls = Counter(name for name, _, _ in ended)
-        self.ends = [name for name, returned, one in ended if returned is logits and one and calls[name] == 1]
+        same = [name for name, output, then in ended if output is logits and then == changes(logits)]
+        self.ends = [name for name in same if calls[name] == 1]
         self.form = OwnForm.of(output) if trunk.logits is find_logits else OwnForm(Tensor, None)
         return logits
 
@@ -121,6 +125,11 @@ class Survey:
     def called(self, after: int, until: int) -> list[str]:
         """The modules whose calls ended between two calls."""
         return list(dict.fromkeys(found.place[0] for found in self.found if after < found.order <= until))
+
+
+def changes(output: Any) -> int:
+    """How often a tensor has been changed in place; 0 where torch does not count it."""
+    return output._version if isinstance(output, Tensor) and not output.is_inference() else 0
 
 
 def choose(model: nn.Module, survey: Survey, usable: list[Found], exits: Any) -> list[Found]:
