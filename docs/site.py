@@ -16,6 +16,8 @@ LONG = 12
 """Rows of a table that is shown whole."""
 TABLES = {"convert-models.md", "export-models.md", "task-models.md", "models.md", "operators.md"}
 """Pages that one comes to for a long table."""
+OPENING = {"REPRODUCTION.md"}
+"""Pages that open with a long table."""
 
 sys.path.insert(0, str(DOCS))
 import notebooks  # noqa: E402
@@ -67,7 +69,8 @@ def on_page_content(html: str, page: Page, **_: Any) -> str:
     html = re.sub(r":(?:class|func|meth|mod|attr):(<code>)", r"\1", html)
     if page.file.src_uri in TABLES or page.file.src_uri.startswith("reference/"):
         return html
-    return re.sub(r"<table>.*?</table>", _folded, html, flags=re.S)
+    html = re.sub(r"<table>.*?</table>", _folded, html, flags=re.S)
+    return html.replace("<details>", "<details open>", 1) if page.file.src_uri in OPENING else html
 
 
 def _folded(match: re.Match[str]) -> str:
