@@ -50,5 +50,14 @@ def load(results: Results) -> str:
     )
 
 
-FACTS = {"fact_early": early, "fact_deadlines": deadlines, "fact_load": load}
+def shipped(results: Results) -> str:
+    """What early exits save of the time of a single image, with a small network."""
+    facts = results("shipped")["facts"]
+    return (
+        f"{percent(facts['early_error'], 1)} % of the test images wrong for {percent(facts['early_macs'])} % of the multiply-accumulates, "
+        f"{percent(facts['whole_error'], 1)} % for all of them, but {facts['early_ms']:.2f} ms an image instead of {facts['whole_ms']:.2f}"
+    )
+
+
+FACTS = {"shipped_early": shipped, "fact_early": early, "fact_deadlines": deadlines, "fact_load": load}
 """By the name of the figure."""

@@ -11,7 +11,6 @@ from anytime.drawing import OTHER_COLORS, SCHEME_COLORS
 
 pytest.importorskip("matplotlib")
 DOCS = Path(__file__).parent.parent / "docs"
-SCREENSHOTS = {"serving-page.png", "serving-rush.png"}
 
 
 @pytest.fixture(scope="module")
@@ -21,18 +20,29 @@ def pictures():
         yield importlib.import_module("pictures")
 
 
+@pytest.fixture(scope="module")
+def screens(pictures):  # noqa: ARG001
+    return importlib.import_module("screens")
+
+
+def test_screenshots_show_the_model_in_the_package(screens):
+    assert {name: screens.shown(name) for name in screens.SCREENS} == dict.fromkeys(screens.SCREENS, screens.model())
+
+
 def test_pictures_are_drawn_from_the_records_that_are_there(pictures):
     old = [name for name, each in pictures.PICTURES.items() if pictures.drawn_from(name) != pictures.source(each)]
     assert not old, "their records have changed since: run python docs/figures.py draw"
 
 
-def test_every_picture_that_a_page_shows_has_a_record(pictures):
+def test_every_picture_that_a_page_shows_has_a_record(pictures, screens):
     shown = {
         (page.parent / target).resolve().relative_to(DOCS).as_posix()
         for page in [DOCS.parent / "README.md", *DOCS.glob("*.md")]
         for target in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", page.read_text(encoding="utf-8"))
     }
-    assert {name for name in shown if not name.startswith("reproduction/")} == set(pictures.PICTURES) | SCREENSHOTS
+    assert {name for name in shown if not name.startswith("reproduction/")} == set(pictures.PICTURES) | set(
+        screens.SCREENS
+    )
 
 
 def test_the_report_was_drawn_from_the_records_that_are_there():
