@@ -29,6 +29,7 @@ import export_tables
 import facts
 import guarantee_tables
 import pictures
+import pretrained_tables
 import published_tables
 import reproduction_tables
 import serving_tables
@@ -206,6 +207,7 @@ FIGURES: dict[str, Figure] = {
     "float32_mb": fact("export_int8", "float32_mb", "{:.1f}"),
     **reproduction_tables.TABLES,
     **published_tables.TABLES,
+    **pretrained_tables.TABLES,
     "gains": gains,
     "performance": performance,
     "deadline_table": deadline_table,

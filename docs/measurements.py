@@ -99,6 +99,8 @@ MEASUREMENTS = {
         for name, options in MODELS.items()
         for scheme in ("adaloss", "const")
     },
+    "pretrained_errors": benchmark("pretrained", CONVERTED, "errors runs/imagenette-1500"),
+    "pretrained_times": benchmark("pretrained", EXPORT, "times"),
     "convert_text": Measurement("python examples/convert_text.py --epochs 3", CONVERTED),
     **{
         f"example_{name}": Measurement(
@@ -119,6 +121,7 @@ RUNS = {
     f"runs/{NETWORKS[0]}": _REPRODUCTION.format("table_weights", "cifar10", 1),
     f"runs/{NETWORKS[1]}": _REPRODUCTION.format("table_weights", "svhn", 2),
     f"runs/{RECOMMENDED.removesuffix('-stacking')}": _REPRODUCTION.format("heads", "cifar10", 1),
+    "runs/imagenette-1500": "imagenette (fast.ai), a link to its folder with train and val",
     f"runs/{RECOMMENDED}": f"anytime combine runs/{RECOMMENDED.removesuffix('-stacking')}",
 }
 """The trained networks that commands above measure, and what trains each."""

@@ -9,8 +9,10 @@ import re
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from statistics import mean
 from typing import Any, NamedTuple
 
+import pretrained_tables
 from measurements import EXAMPLES
 from measuring import DOCS, RECORDS, results
 from terminal import three_deadlines
@@ -238,6 +240,37 @@ def _errors(axis: Any, fractions: Sequence[float], curves: Mapping[str, Sequence
     finish(axis)
 
 
+def pretrained(path: Path) -> None:
+    """Error against milliseconds: one network with exits, plain ones, the policy, the ensemble."""
+    found = pretrained_tables.facts()
+    figure, axes = subplots(1, 2, figsize=(9, 4), sharey=True)
+    for axis, (kind, label) in zip(axes, pretrained_tables.KINDS.items(), strict=True):
+        ms = [found[f"lite0_{kind}_ms_{exit}"] for exit in range(1, pretrained_tables.EXITS + 1)]
+        errors = [
+            100 * mean(pretrained_tables.seeds(found, f"lite0_seed{{seed}}_error_{exit}"))
+            for exit in range(1, pretrained_tables.EXITS + 1)
+        ]
+        axis.plot(ms, errors, "-o", color=BLUE, markersize=5, label="one anytime network, Lite0 with 5 exits")
+        for seed in pretrained_tables.eann_seeds(found):
+            axis.plot(
+                *pretrained_tables.eann(found, kind, seed), "--s", color=GREEN, markersize=4, linewidth=1, zorder=1,
+                label="EANN of Lite0, 1, 2 (each seed)" if seed == 0 else None,
+            )  # fmt: skip
+        axis.plot(
+            [mean(pretrained_tables.policy_ms(found, kind, seed) for seed in range(pretrained_tables.SEEDS))],
+            [100 * mean(pretrained_tables.seeds(found, "policy_seed{seed}_error"))],
+            "D", color=RED, markersize=6, zorder=4, label="policy that loses at most 1 point, mean time",
+        )  # fmt: skip
+        plain = [(found[f"plain{net}_{kind}_ms"], 100 * found[f"lite{net}_seed0_error_5"]) for net in range(3)]
+        axis.plot(*zip(*plain, strict=True), "*", color=ORANGE, markersize=11, label="plain Lite0, 1, 2")
+        for net, (point, offset) in enumerate(zip(plain, [(-16, -12), (6, 7), (0, 7)], strict=True)):
+            axis.annotate(f"Lite{net}", point, offset, textcoords="offset points", ha="center", fontsize="small")
+        axis.set(xlabel="milliseconds, one photo, one thread", xlim=(0, None), ylim=(0, None))
+        finish(axis, label, legend=kind == "eager")
+    axes[0].set_ylabel("error on 500 photos, %")
+    save(figure, path)
+
+
 def terminal(path: Path) -> None:
     """One picture, three deadlines."""
     path.write_text(three_deadlines(results("shipped")["facts"]), encoding="utf-8")
@@ -259,6 +292,7 @@ PICTURES = {
     "serving.svg": Picture(serving, ["serving_load"]),
     "monitoring.svg": Picture(monitoring, ["serving_shift"]),
     "inflation.svg": Picture(inflation, []),
+    "pretrained.svg": Picture(pretrained, ["pretrained_errors", "pretrained_times"]),
     **{f"examples/{name}.svg": Picture(example(name), [f"example_{name}"]) for name in EXAMPLES},
     "examples/convert-resnet.svg": Picture(
         converted("convert_resnet", "test error (%)"), ["convert_resnet_adaloss", "convert_resnet_const"]

@@ -5,11 +5,14 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import httpx
 import pytest
 from shared_data import real
+
+import anytime
 
 PAGE = Path(__file__).parent.parent / "docs" / "pretrained.md"
 
@@ -23,11 +26,20 @@ def test_the_page(tmp_path, monkeypatch):
     text = PAGE.read_text()
     scope = {"__name__": "__main__"}
     for code in re.findall(r"^```python\n(.*?)^```", text, re.M | re.S):
-        exec(compile(code, str(PAGE), "exec"), scope)
+        start = time.perf_counter()
+        for attempt in reversed(range(10)):  # a busy machine may miss a deadline of milliseconds once
+            try:
+                exec(compile(code, str(PAGE), "exec"), scope)
+                break
+            except anytime.UnfinishedError:
+                if not attempt:
+                    raise
+        print(f"{time.perf_counter() - start:.0f} s: {code.strip().splitlines()[-1]}")  # pytest -s shows it
     errors = scope["result"].curve.errors
     assert errors == sorted(errors, reverse=True)
-    assert errors[0] < 0.45
-    assert errors[-1] < 0.05
+    assert errors[0] < 0.38
+    assert errors[-1] < 0.03
+    assert scope["answers"].exits.min() < scope["net"].exits - 1
     (server,) = re.findall(r"^```python title=\"serve.py\"\n(.*?)^```", text, re.M | re.S)
     (tmp_path / "serve.py").write_text(server.replace("port=8000", "port=0"))
     process = subprocess.Popen([sys.executable, "serve.py"], stdout=subprocess.PIPE, text=True, env=os.environ.copy())
