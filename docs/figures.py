@@ -132,7 +132,27 @@ def deadline_row(facts: dict[str, float], name: str, label: str) -> str:
     return f"| {label} | {' | '.join(cells)} |"
 
 
-COMBINED = ("each exit alone", "stacking, all inputs", "stacking, 2 inputs", "ensemble, all inputs", "ensemble, 2 inputs")
+def realtime(record: str) -> Figure:
+    """The mean share in time and exit at 30 Hz beside busy processes, over the deadlines from half the full time on."""
+
+    def figure() -> str:
+        found, name = results(record)["facts"], "busy_eager_30hz"
+        shares = [share for share in DEADLINES if share >= 0.5]
+        kept, exit = (
+            sum(found[f"{what}_{name}_{each:g}"] for each in shares) / len(shares) for what in ("in_time", "exit")
+        )
+        return f"{percent(kept)} % at a mean exit of {exit:.1f} of 27"
+
+    return figure
+
+
+COMBINED = (
+    "each exit alone",
+    "stacking, all inputs",
+    "stacking, 2 inputs",
+    "ensemble, all inputs",
+    "ensemble, 2 inputs",
+)
 
 
 def combined_table() -> str:
@@ -143,7 +163,9 @@ def combined_table() -> str:
     lines = ["| | " + " | ".join(heads) + " |", "|---|" + "---:|" * len(kinds)]
     for exits, rule in itertools.product(("15 exits", "5 exits"), COMBINED):
         cells = [
-            " / ".join(f"{found[f'{rule}, {exits}: {kind}{limit}, {what}']['median']:.2f}" for what in ("middle", "last"))
+            " / ".join(
+                f"{found[f'{rule}, {exits}: {kind}{limit}, {what}']['median']:.2f}" for what in ("middle", "last")
+            )
             for kind, limit in kinds
         ]
         lines.append(f"| {rule}, {exits} | {' | '.join(cells)} |")
@@ -237,6 +259,8 @@ FIGURES: dict[str, Figure] = {
     "eann_parallel_ray_two": ratio(
         "eann_parallel_ray", "two workers of one thread / one after the other on two threads"
     ),
+    "realtime_without": realtime("deadlines_busy"),
+    "realtime_with": realtime("deadlines_realtime"),
     "combined_table": combined_table,
     "combined_plain": fact("combined", "plain_eager_ms", "{:.2f}"),
     "combined_plain_onnx": fact("combined", "plain_ONNX_ms", "{:.2f}"),
