@@ -67,6 +67,8 @@ MEASUREMENTS = {
     "deadlines_busy": benchmark("deadlines", INFERENCE, "--frames 160 --only busy"),
     "deadlines_realtime": benchmark("deadlines", INFERENCE, "--frames 160 --only busy --realtime"),
     "combined": benchmark("combined", [*EXPORT, f"{SRC}/combination"], "--realtime"),
+    "selected": benchmark("selected", [*INFERENCE, f"{SRC}/selection.py"], f"runs/{NETWORKS[0]} {{data}} --realtime"),
+    "start_stop": benchmark("start_stop", INFERENCE),
     "early_exit": benchmark("early_exit", INFERENCE, "runs/cifar10-resann-5-16"),
     "early_exit_small": benchmark("early_exit", INFERENCE, f"runs/{NETWORKS[0]} {{data}}"),
     "eann_parallel": benchmark("eann_parallel", TEAM, "30"),
