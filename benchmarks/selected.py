@@ -23,7 +23,7 @@ COUNTS = (3, 5, 8)
 def main(run: str, source: str, realtime: bool) -> None:
     """Print the errors and a verdict."""
     torch.set_num_threads(1)
-    data, net = anytime.load_data(source), anytime.load(run).eval()
+    data, net = anytime.load_data(source), anytime.load(run).float().eval()
     known, test = (
         collect(net, data.batches(split)).wrong.double().mean(1).tolist() for split in (data.validation, data.test)
     )
