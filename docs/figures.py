@@ -132,46 +132,6 @@ def deadline_row(facts: dict[str, float], name: str, label: str) -> str:
     return f"| {label} | {' | '.join(cells)} |"
 
 
-def realtime(record: str) -> Figure:
-    """The mean share in time and exit at 30 Hz beside busy processes, over the deadlines from half the full time on."""
-
-    def figure() -> str:
-        found, name = results(record)["facts"], "busy_eager_30hz"
-        shares = [share for share in DEADLINES if share >= 0.5]
-        kept, exit = (
-            sum(found[f"{what}_{name}_{each:g}"] for each in shares) / len(shares) for what in ("in_time", "exit")
-        )
-        return f"{percent(kept)} % at a mean exit of {exit:.1f} of 27"
-
-    return figure
-
-
-COMBINED = (
-    "each exit alone",
-    "stacking, all inputs",
-    "stacking, 2 inputs",
-    "ensemble, all inputs",
-    "ensemble, 2 inputs",
-)
-
-
-def combined_table() -> str:
-    """The time of combined exits as a multiple of the plain backbone's: in the middle / at the end."""
-    found = results("combined")["figures"]
-    kinds = [("eager", ""), ("eager", ", deadline"), ("ONNX", ""), ("ONNX", ", deadline")]
-    heads = [f"{KINDS[kind.lower()]}{limit and ', under a deadline'}" for kind, limit in kinds]
-    lines = ["| | " + " | ".join(heads) + " |", "|---|" + "---:|" * len(kinds)]
-    for exits, rule in itertools.product(("15 exits", "5 exits"), COMBINED):
-        cells = [
-            " / ".join(
-                f"{found[f'{rule}, {exits}: {kind}{limit}, {what}']['median']:.2f}" for what in ("middle", "last")
-            )
-            for kind, limit in kinds
-        ]
-        lines.append(f"| {rule}, {exits} | {' | '.join(cells)} |")
-    return "\n" + "\n".join(lines) + "\n"
-
-
 def percent(value: float, digits: int = 1) -> str:
     """A share as a percentage without its sign."""
     return f"{100 * value:.{digits}f}"
@@ -259,11 +219,6 @@ FIGURES: dict[str, Figure] = {
     "eann_parallel_ray_two": ratio(
         "eann_parallel_ray", "two workers of one thread / one after the other on two threads"
     ),
-    "realtime_without": realtime("deadlines_busy"),
-    "realtime_with": realtime("deadlines_realtime"),
-    "combined_table": combined_table,
-    "combined_plain": fact("combined", "plain_eager_ms", "{:.2f}"),
-    "combined_plain_onnx": fact("combined", "plain_ONNX_ms", "{:.2f}"),
     **{f"selected_{name}": fact("selected", f"selected_{name}", "{:.1%}") for name in ("5", "5_even", "all")},
     "deadlines_full": fact("deadlines_quiet", "full_eager_ms", "{:.1f}"),
     "deadlines_full_onnx": fact("deadlines_quiet", "full_onnx_ms", "{:.1f}"),
