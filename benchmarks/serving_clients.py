@@ -39,7 +39,7 @@ from anytime.inference.batch_times import read_batch_times
 from anytime.serving.embedded import samples
 from anytime.serving.model import saved_accuracy
 from anytime.serving.simulation import Arrival, simulate
-from anytime.serving.tables import Tables
+from anytime.serving.ways import Tables, make_tables
 
 LOADS = (0.5, 1.0, 2.0, 3.0, 5.0)
 BURST, BURSTS, REFUSAL = 100, (1, 3), 0.010
@@ -351,7 +351,7 @@ def main() -> None:
             times = (read_batch_times(folder) or read_batch_times(folder / "onnx"))[0]
             exits = sum(head is not None for head in times.heads)
             accuracy = saved_accuracy(folder, exits) or [(i + 1) / exits for i in range(exits)]
-            tables = Tables(times, accuracy, largest=32)
+            tables = make_tables(times, accuracy, largest=32)
             seconds = {batch: sum(line.at(batch) for line in times.stages) for batch in tables.batches}
             capacity = max(batch / each for batch, each in seconds.items())
             fact("capacity", capacity, "a second at full depth in the best batches, as measured at the start: 1×")

@@ -132,7 +132,7 @@ class API(litserve.LitAPI):
         return np.stack(inputs)
     def predict(self, x):
         with torch.inference_mode():
-            logits = self.net(torch.from_numpy(x.copy()).reshape(-1, 3, 32, 32), [-1])[0].numpy()
+            logits = self.net(torch.from_numpy(x.copy()).reshape(-1, 3, 32, 32), [int(sys.argv[5])])[0].numpy()
         return logits if x.ndim == 4 else logits[0]  # without batches there is neither batch nor unbatch
     def unbatch(self, output):
         return list(output)
@@ -199,13 +199,13 @@ class HttpClient:
             done(None, 0)
 
 
-def ask_json(client: HttpClient, x: torch.Tensor, done: Done) -> None:
-    """Send an image, and call ``done`` with the logits of the last exit."""
+def ask_json(client: HttpClient, x: torch.Tensor, exit: int, done: Done) -> None:
+    """Send an image, and call ``done`` with the logits of the exit that the server has."""
     body = b'{"x": "%s"}' % base64.b64encode(x.numpy().tobytes())
 
     def read(answer: Any, status: int) -> None:
         logits = None if status != 200 else np.array(answer["logits"])
-        done(logits, FAILED if logits is None else 26)
+        done(logits, FAILED if logits is None else exit)
 
     client.ask(body, read)
 
@@ -219,13 +219,14 @@ class Batching(NamedTuple):
 
 
 class LitServer:
-    """LitServe at full depth, with its documented batching."""
+    """LitServe with a network to one exit, with its documented batching."""
 
-    def __init__(self, folder: str, batching: Batching, port: int = 8123) -> None:
+    def __init__(self, folder: str, batching: Batching, exit: int, port: int = 8123) -> None:
+        self.exit = exit
         self.folder = TemporaryDirectory()  # a file, since LitServe's processes import it
         script = Path(self.folder.name, "server.py")
         script.write_text(LIT, encoding="utf-8")
-        command = [sys.executable, str(script), folder, *map(str, batching), str(port)]
+        command = [sys.executable, str(script), folder, *map(str, batching), str(port), str(exit)]
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, process_group=0)
         self.client = HttpClient(port, "/predict")
         ready = threading.Event()
@@ -238,7 +239,7 @@ class LitServer:
         raise RuntimeError("LitServe did not start")
 
     def ask(self, x: torch.Tensor, left: float, done: Done) -> None:  # noqa: ARG002
-        ask_json(self.client, x, done)
+        ask_json(self.client, x, self.exit, done)
 
     def close(self) -> None:
         os.killpg(self.process.pid, 9)
@@ -305,9 +306,10 @@ def descendants(pid: int) -> list[int]:
 
 
 class RayServer:
-    """Ray Serve at full depth with ``@serve.batch``, over its own HTTP."""
+    """Ray Serve with a network to one exit and ``@serve.batch``, over its own HTTP."""
 
-    def __init__(self, folder: str, batching: Batching, port: int = 8124) -> None:
+    def __init__(self, folder: str, batching: Batching, exit: int, port: int = 8124) -> None:
+        self.exit = exit
         import ray
         from ray import serve
 
@@ -317,25 +319,25 @@ class RayServer:
         serve.start(http_options={"port": port})
 
         @serve.deployment(max_ongoing_requests=10_000)
-        class Full:
+        class ToExit:
             def __init__(self) -> None:
                 self.net = _prepare(folder)
 
             @serve.batch(max_batch_size=batching.largest, batch_wait_timeout_s=batching.wait)
             async def predict(self, xs: list[np.ndarray]) -> list[list[float]]:
                 with torch.inference_mode():
-                    return self.net(torch.from_numpy(np.stack(xs)), [-1])[0].tolist()
+                    return self.net(torch.from_numpy(np.stack(xs)), [exit])[0].tolist()
 
             async def __call__(self, request: Any) -> dict[str, Any]:
                 x = np.frombuffer(base64.b64decode((await request.json())["x"]), np.float32).reshape(3, 32, 32)
                 return {"logits": await self.predict(x)}
 
         self.serve = serve
-        serve.run(Full.bind(), logging_config={"log_level": "ERROR", "enable_access_log": False})
+        serve.run(ToExit.bind(), logging_config={"log_level": "ERROR", "enable_access_log": False})
         self.client = HttpClient(port, "/")
 
     def ask(self, x: torch.Tensor, left: float, done: Done) -> None:  # noqa: ARG002
-        ask_json(self.client, x, done)
+        ask_json(self.client, x, self.exit, done)
 
     def close(self) -> None:
         self.serve.delete("default")

@@ -27,6 +27,8 @@ RECOMMENDED = "cifar10-25000-resann-5-16-patch2-mlpheads-adaloss-60-seed0-stacki
 SERVING = [f"{SRC}/serving/{name}.py" for name in ("engine", "crew", "worker", "runner", "arena", "wire", "admission")]
 HTTP = [f"{SRC}/serving/{name}.py" for name in ("app", "server", "service", "predict", "images", "served")]
 LOAD = "--systems engine,http,full,fixed,fixed2,plain,litserve,ray --rounds 3 --seed 7000 --out docs/records/serving_load.jsonl"
+LOOP = [f"{SRC}/serving/{name}.py" for name in ("booking", "turns", "typical", "exchange", "connection", "rehearsal")]
+PEERS = "--systems http,litserve_fixed,ray_fixed --loads 0.5,1,2 --rounds 3 --lag 5 --seed 9000 --out docs/records/serving_peers.jsonl"
 SCHEDULER = [f"{SRC}/serving/{name}.py" for name in ("scheduler", "flight", "ways", "slowdown")]
 TEAM = [*INFERENCE, f"{SRC}/ensemble"]
 CONVERTED = [*TRAINING, f"{SRC}/conversion"]
@@ -84,6 +86,15 @@ MEASUREMENTS = {
     "serving_rush": benchmark("serving_rush", SCHEDULER, "runs/cifar10-resann-9-16"),
     "serving_decision": benchmark("serving_decision", SCHEDULER),
     "serving_load": benchmark("serving_load", [*SERVING, *SCHEDULER], "runs/cifar10-resann-9-16 --data {data} " + LOAD),
+    "serving_peers": benchmark(
+        "serving_load", [*SERVING, *SCHEDULER, *LOOP], "runs/cifar10-5000-resann-9-16 --data {data} " + PEERS
+    ),
+    "serving_clients": benchmark("serving_clients", [*SERVING, *HTTP, *LOOP], "runs/cifar10-5000-resann-9-16"),
+    "serving_clients_photos": benchmark(
+        "serving_clients",
+        [*SERVING, *HTTP, *LOOP],
+        "runs/lite0 --only poisson --deadline 100 --rates 80,160,300 --image runs/photo.jpg",
+    ),
     "serving_http": benchmark("serving_http", [*SERVING, *HTTP]),
     "serving_http_large": benchmark("serving_http", [*SERVING, *HTTP], "runs/cifar10-resann-9-16"),
     "serving_kills": benchmark("serving_faults", SERVING, "kills resann-3-16 --seconds 60 --load 0.5"),
@@ -115,6 +126,10 @@ _REPRODUCTION = "python -m experiments run {} --only {} --schemes adaloss --seed
 RUNS = {
     "runs/cifar10-resann-5-16": "anytime train --model resann-5-16 --data cifar10 --subset 25000 --epochs 16 "
     "--output runs/cifar10-resann-5-16",
+    "runs/cifar10-5000-resann-9-16": "anytime train --model resann-9-16 --data cifar10 --subset 5000 --epochs 3 "
+    "--output runs/cifar10-5000-resann-9-16",
+    "runs/lite0": "the exported EfficientNet-Lite0 of docs/pretrained.md, for photos of 224 pixels",
+    "runs/photo.jpg": "a photo of imagenette",
     "runs/cifar10-resann-9-16": "anytime train --model resann-9-16 --data cifar10 --epochs 6 "
     "--output runs/cifar10-resann-9-16",
     f"runs/{NETWORKS[0]}": _REPRODUCTION.format("table_weights", "cifar10", 1),

@@ -19,9 +19,9 @@ ROUTES = ("predict", "stream", "infer", "ModelInfer", "ModelStreamInfer")
 """The last two are gRPC's."""
 
 
-WAY = 0.001
+WAY = 0.002
 """Seconds that a reply has on its way to the client: so long before the deadline it should be written."""
-LEAST, MOST = 0.001, 0.02
+LEAST, MOST = 0.002, 0.02
 """Bounds of a."""
 RESERVE = 0.2
 """Who comes is admitted if the turns before it may take longer by this share; who waits, if they take as long as is
