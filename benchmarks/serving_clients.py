@@ -116,7 +116,7 @@ def open_loop(port: int, asked: Asked, rate: float, seed: int) -> list[tuple[int
     ).stdout
     outcomes = json.loads(said)
     fact("generator_lag_p99_ms", 1000 * percentile([each[1] for each in outcomes], 0.99), "ms")
-    return [(status, seconds) for _, _, status, seconds, _, _ in outcomes]
+    return [(status, seconds) for _, _, status, seconds, *_ in outcomes]
 
 
 def poisson(asked: Asked, loads: list[float], capacity: float) -> None:

@@ -2,10 +2,10 @@
 
     python benchmarks/serving_generator.py PORT PATH BODY RATE SECONDS SEED
 
-Arrivals are Poisson. Each request goes over a free connection, or a new one; its seconds count from the moment at which
-it is sent until the last byte of the reply is read. Prints one JSON object: for every request ``[moment, lag, status,
-seconds, exit, late]``: when it was due, by how much it was sent later, the status (0: the connection broke; -1: no
-reply came within ten seconds), and what the reply says of its exit and lateness.
+Arrivals are Poisson. Each request goes over a free connection, or a new one; its seconds count from the moment at
+which it is sent until the last byte of the reply is read. Prints one JSON object: for every request ``[moment, lag,
+status, seconds, exit, late, class]``: when it was due, by how much it was sent later, the status (0: the connection
+broke; -1: no reply came within ten seconds), and what the reply says of its exit, lateness and class.
 """
 
 import gc
@@ -61,7 +61,7 @@ class OpenLoop:
         end = time.perf_counter() + PATIENCE
         while self.asked and time.perf_counter() < end:
             self._read_until(min(end, time.perf_counter() + 0.05))
-        nothing = [-1, PATIENCE, None, None]
+        nothing = [-1, PATIENCE, None, None, None]
         return [[moment, lags[i], *self.outcomes.get(i, nothing)] for i, moment in enumerate(moments)]
 
     def _read_until(self, moment: float) -> None:
@@ -99,7 +99,7 @@ class OpenLoop:
         if i >= 0:
             said = json.loads(body) if part else {}
             status = int(head[9:12]) if part else 0
-            self.outcomes[i] = [status, now - sent, said.get("exit"), said.get("late")]
+            self.outcomes[i] = [status, now - sent, said.get("exit"), said.get("late"), said.get("class")]
 
 
 def poisson(rate: float, seconds: float, seed: int) -> list[float]:

@@ -18,11 +18,12 @@ import pytest
 from attackers import PICTURE, hang_up, send_json, send_pictures
 from honest import DEADLINE, asked
 from pictures import encoded
+from PIL import Image
 from test_wire import small_memory
 from waiting import until
 
 import anytime
-from anytime.serving.embedded import FOLDER
+from anytime.serving.embedded import FOLDER, samples
 from anytime.serving.watch import GRACE
 
 pytestmark = [
@@ -30,6 +31,7 @@ pytestmark = [
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="finds the engine's process in /proc"),
 ]
 
+GENERATOR = Path(__file__).parents[2] / "benchmarks" / "serving_generator.py"
 END = 20.0
 """Seconds in which a server ends after SIGTERM."""
 SETTLED = {200, 503, 504}
@@ -220,3 +222,32 @@ def test_all_of_it_together(serving_started, large, tmp_path):
             time.sleep(3)  # and SIGTERM comes while they are at it
         attackers.kill()
         attackers.wait()
+
+
+def test_an_open_loop_among_attacks(serve, tmp_path):
+    """Engines are killed beside all attacks, while requests go on coming: none is lost, and each answer is that of the
+    network at its exit."""
+    picture = next(iter(samples()))
+    net = anytime.load(FOLDER)
+    outputs = net(net.preprocess(Image.open(picture)))
+    classes = [net.preprocessing.classes[int(logits.argmax())] for logits in outputs]
+    with serve() as server, watched(server, tmp_path, picture.read_bytes()):
+        load = [GENERATOR, server.port, "/predict?deadline=500ms", picture, 60, 15, 0]
+        attack = [Path(__file__).with_name("attackers.py"), server.port, "cifar10", 32]
+        load, attackers = (
+            subprocess.Popen([sys.executable, *map(str, words)], stdout=subprocess.PIPE, text=True)
+            for words in (load, attack)
+        )
+        while load.poll() is None:
+            with suppress(ProcessLookupError, ValueError):  # there is none while the server starts another
+                os.kill(engine_of(server.process.pid), signal.SIGKILL)
+            time.sleep(3)
+        found = json.loads(load.communicate()[0])
+        attackers.communicate()
+    statuses = [status for _, _, status, *_ in found]
+    print({status: statuses.count(status) for status in set(statuses)})
+    assert len(found) > 500
+    assert set(statuses) <= SETTLED | {500}  # its engine died, and there was no time for another
+    answers = [(exit, name) for _, _, status, _, exit, _, name in found if status == 200]
+    assert answers
+    assert all(classes[exit] == name for exit, name in answers)
