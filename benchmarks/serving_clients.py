@@ -193,7 +193,7 @@ def processor_seconds(pid: int) -> float:
 
 def largest_burst(tables: Tables, http: float, deadline: float) -> int:
     """How many of the requests of a burst can be answered in time, if HTTP works on one after another."""
-    for count in range(BURST, 0, -1):
+    for count in range(min(BURST, int(deadline / http)), 0, -1):  # it takes all of them before it replies to the first
         trace = [Arrival(0.5 * http * (i + 1), deadline - 0.5 * http * (count - i)) for i in range(count)]
         answers = simulate(tables, trace)
         if all(

@@ -23,7 +23,7 @@ WAY = 0.002
 """Seconds that a reply has on its way to the client: so long before the deadline it should be written."""
 LEAST, MOST = 0.002, 0.02
 """Bounds of a."""
-RESERVE = 0.2
+RESERVE = 0.1
 """Who comes is admitted if the turns before it may take longer by this share; who waits, if they take as long as is
 thought: so most of those that are refused are refused at once."""
 
