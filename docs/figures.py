@@ -256,6 +256,7 @@ FIGURES: dict[str, Figure] = {
     "serving_decision": fact("serving_decision", "decision_64_us", "{:.0f}"),
     "serving_decision_1024": fact("serving_decision", "decision_1024_us", "{:.0f}"),
     "serving_decision_4096": fact("serving_decision", "decision_4096_us", "{:.0f}"),
+    "clients_possible": fact("serving_clients", "burst_possible", "{:.0f}"),
     "serving_soak_growth": lambda: f"{results('serving_soak')['verdicts']['serving_soak_growth_mb']['ratio']:.0f}",
     "budgets_half": left_early(0.5),
     "budgets_more": left_early(0.75),

@@ -28,7 +28,6 @@ SERVING = [f"{SRC}/serving/{name}.py" for name in ("engine", "crew", "worker", "
 HTTP = [f"{SRC}/serving/{name}.py" for name in ("app", "server", "service", "predict", "images", "served")]
 LOAD = "--systems engine,http,full,fixed,fixed2,plain,litserve,ray --rounds 3 --seed 7000 --out docs/records/serving_load.jsonl"
 LOOP = [f"{SRC}/serving/{name}.py" for name in ("booking", "turns", "typical", "exchange", "connection", "rehearsal")]
-PEERS = "--systems http,litserve_fixed,ray_fixed --loads 0.5,1,2 --rounds 3 --lag 5 --seed 9000 --out docs/records/serving_peers.jsonl"
 SCHEDULER = [f"{SRC}/serving/{name}.py" for name in ("scheduler", "flight", "ways", "slowdown")]
 TEAM = [*INFERENCE, f"{SRC}/ensemble"]
 CONVERTED = [*TRAINING, f"{SRC}/conversion"]
@@ -86,9 +85,6 @@ MEASUREMENTS = {
     "serving_rush": benchmark("serving_rush", SCHEDULER, "runs/cifar10-resann-9-16"),
     "serving_decision": benchmark("serving_decision", SCHEDULER),
     "serving_load": benchmark("serving_load", [*SERVING, *SCHEDULER], "runs/cifar10-resann-9-16 --data {data} " + LOAD),
-    "serving_peers": benchmark(
-        "serving_load", [*SERVING, *SCHEDULER, *LOOP], "runs/cifar10-5000-resann-9-16 --data {data} " + PEERS
-    ),
     "serving_clients": benchmark("serving_clients", [*SERVING, *HTTP, *LOOP], "runs/cifar10-5000-resann-9-16"),
     "serving_clients_photos": benchmark(
         "serving_clients",
@@ -129,7 +125,6 @@ RUNS = {
     "runs/cifar10-5000-resann-9-16": "anytime train --model resann-9-16 --data cifar10 --subset 5000 --epochs 3 "
     "--output runs/cifar10-5000-resann-9-16",
     "runs/lite0": "the exported EfficientNet-Lite0 of docs/pretrained.md, for photos of 224 pixels",
-    "runs/photo.jpg": "a photo of imagenette",
     "runs/cifar10-resann-9-16": "anytime train --model resann-9-16 --data cifar10 --epochs 6 "
     "--output runs/cifar10-resann-9-16",
     f"runs/{NETWORKS[0]}": _REPRODUCTION.format("table_weights", "cifar10", 1),
@@ -221,6 +216,10 @@ GOALS = {
     "serving_http_overhead_p50_ms": "ms that HTTP adds, median",
     "serving_http_overhead_p99_ms": "ms that HTTP adds, 99th percentile",
     "serving_http_throughput": "predictions per second over HTTP / in batches, offline",
+    "clients_burst_1_admitted_of_possible": "of a burst every second, requests admitted / of those that a simulation allows",
+    "clients_burst_3_admitted_of_possible": "the same three times a second",
+    "clients_burst_1_refusal_ms": "ms until a request of a burst is refused, 99th percentile",
+    "clients_burst_3_refusal_ms": "the same three times a second",
     "serving_soak_growth_mb": "MB that memory grew by in 10 minutes at twice the load of full depth",
 }  # fmt: skip
 """What was to be reached, by the verdict that says it was missed."""

@@ -28,15 +28,11 @@ def serving_lead(results: Results) -> str:
     return "\n" + "\n".join(lines) + "\n"
 
 
-LAG = {"serving_load": 0.001, "serving_peers": 0.005}
-"""Seconds (p99) by which the generator may be late for a run to count, as in the commands of ``measurements.py``."""
-
-
-def spread(system: str, load: str, record: str = "serving_load") -> str:
+def spread(system: str, load: str) -> str:
     """The lowest and the highest score of a system, in the runs that count."""
-    lines = (Path(__file__).parent / "records" / f"{record}.jsonl").read_text(encoding="utf-8").splitlines()
+    lines = (Path(__file__).parent / "records" / "serving_load.jsonl").read_text(encoding="utf-8").splitlines()
     runs = [run for run in map(json.loads, lines) if run["system"] == system and f"{run['load']:g}x" == load]
-    scores = [run["score"] for run in runs if run["lag_p99"] <= LAG[record]]
+    scores = [run["score"] for run in runs if run["lag_p99"] <= 0.001]
     return f"{percent(min(scores))}–{percent(max(scores))}"
 
 
@@ -145,18 +141,24 @@ def serving_clients(results: Results) -> str:
         "nginx_3x": "open loop through nginx, 3×",
     }
     found = results("serving_clients")
-    photos = results("serving_clients_photos")
-    lines = [
-        "| | requests | admitted | of them in time | p50 / p99 of them | refusals, p50 / p99 |",
-        "|---|---:|---:|---:|---:|---:|",
-    ]
-    lines += [clients_row(found, name, f"ResANN(9, 16), 50 ms, {text}") for name, text in rows.items()]
-    capacity = photos["facts"]["capacity"]
-    names = [key.removesuffix("_requests") for key in photos["facts"] if key.endswith("_requests")]
-    for name in names:
-        rate = capacity * float(name.removeprefix("poisson_").removesuffix("x"))
-        lines.append(clients_row(photos, name, f"EfficientNet-Lite0 on ONNX, 100 ms, {rate:.0f} a second"))
-    return "\n" + "\n".join(lines) + "\n"
+    lines = [clients_row(found, name, text) for name, text in rows.items()]
+    return "\n" + "\n".join([*CLIENTS, *lines]) + "\n"
+
+
+CLIENTS = (
+    "| | requests | admitted | of them in time | p50 / p99 of them | refusals, p50 / p99 |",
+    "|---|---:|---:|---:|---:|---:|",
+)
+
+
+def serving_photos(results: Results) -> str:
+    """The same for photos, by the requests per second."""
+    found = results("serving_clients_photos")
+    lines = []
+    for name in [key.removesuffix("_requests") for key in found["facts"] if key.endswith("_requests")]:
+        rate = found["facts"]["capacity"] * float(name.removeprefix("poisson_").removesuffix("x"))
+        lines.append(clients_row(found, name, f"open loop, Poisson, {rate:.0f} a second"))
+    return "\n" + "\n".join([*CLIENTS, *lines]) + "\n"
 
 
 def clients_row(found: dict[str, Any], name: str, text: str) -> str:
@@ -170,31 +172,9 @@ def clients_row(found: dict[str, Any], name: str, text: str) -> str:
     return f"| {text} | {facts[f'{name}_requests']:,.0f} | {admitted} | {percent(in_time)} % | {times} | {refusals} |"
 
 
-def serving_peers(results: Results) -> str:
-    """What servers answer in time and right over HTTP at each load, medians and ranges."""
-    found = results("serving_peers")
-    systems = {
-        "http": "engine",
-        "litserve_fixed": "LitServe, the best exit in hindsight",
-        "ray_fixed": "Ray Serve, the best exit in hindsight",
-    }
-    keys = {key.rpartition("_")[2] for key in found["facts"] if key.startswith("score_")}
-    loads = sorted(keys, key=lambda key: float(key[:-1]))
-    lines = [f"| load | {' | '.join(systems.values())} |", "|" + "---:|" * (len(systems) + 1)]
-    for load in loads:
-        cells = [
-            f"{percent(found['facts'][f'score_{name}_{load}'])} % ({spread(name, load, 'serving_peers')})"
-            if f"score_{name}_{load}" in found["facts"]
-            else "–"
-            for name in systems
-        ]
-        lines.append(f"| {load[:-1]}× | {' | '.join(cells)} |")
-    return "\n" + "\n".join(lines) + "\n"
-
-
 TABLES = {
     "serving_clients": serving_clients,
-    "serving_peers": serving_peers,
+    "serving_photos": serving_photos,
     "serving_shift": serving_shift,
     "serving_lead": serving_lead,
     "serving_load": serving_load,
