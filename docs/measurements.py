@@ -124,6 +124,7 @@ RUNS = {
     "--output runs/cifar10-resann-5-16",
     "runs/cifar10-5000-resann-9-16": "anytime train --model resann-9-16 --data cifar10 --subset 5000 --epochs 3 "
     "--output runs/cifar10-5000-resann-9-16",
+    "runs/photo.jpg": "a photo of imagenette",
     "runs/lite0": "the exported EfficientNet-Lite0 of docs/pretrained.md, for photos of 224 pixels",
     "runs/cifar10-resann-9-16": "anytime train --model resann-9-16 --data cifar10 --epochs 6 "
     "--output runs/cifar10-resann-9-16",

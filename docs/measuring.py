@@ -107,7 +107,7 @@ def measure(name: str, data: str) -> None:
     command, code = MEASUREMENTS[name]
     words = shlex.split(command.format(data=data))
     for word in words:
-        if word in RUNS and not (ROOT / word).is_dir():
+        if word in RUNS and not (ROOT / word).exists():
             raise UnmeasuredError(f"{name} needs the trained network {word}: {RUNS[word]}")
     words[0] = {"python": sys.executable, "anytime": str(Path(sys.executable).with_name("anytime"))}[words[0]]
     print(f"$ {command.format(data=data)}", flush=True)
