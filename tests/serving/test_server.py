@@ -338,7 +338,7 @@ def test_an_engine_that_is_killed_is_replaced(serve, run_folder):
         stop.set()
         for thread in clients:
             thread.join()
-    assert set(outcomes) <= {200, 500, 503}  # all are 200 if the spare was ready
+    assert set(outcomes) <= {200, 500, 503, 504}  # all are 200 if the spare was ready, and the machine not too busy
 
 
 def children(pid):
@@ -420,5 +420,6 @@ def test_the_document_is_true(server, tmp_path):
     command = [schemathesis, "run", f"{server.address}/openapi.json", "--exclude-path", "/rush"]
     checks = "status_code_conformance,content_type_conformance,response_schema_conformance,not_a_server_error"
     command += ["--checks", checks, "--max-examples", "100", "--seed", "1", "--generation-deterministic"]
+    command += ["--request-timeout", "300"]  # a busy machine may stop the server for longer than the default
     done = subprocess.run(command, capture_output=True, text=True, timeout=900, cwd=tmp_path)
     assert done.returncode == 0, done.stdout[-6000:]
