@@ -109,7 +109,7 @@ def tuning(photos: str, runs: Path) -> None:
     """Lite0 with trained heads, all of it trained further as the page says."""
     data: Any = anytime.load_data(photos, size=160, show=False)
     torch.manual_seed(0)
-    net = anytime.load(runs / "lite0-seed0", net=converted(0))
+    net: Any = anytime.load(runs / "lite0-seed0", net=converted(0))
     result = anytime.fit(net.unfreeze(), data, epochs=10, output=runs / "lite0-tuned", resume=True, show=False)
     fact("tuning_seconds", sum(record["seconds"] for record in result.history), "s")
     assert result.curve
