@@ -17,7 +17,7 @@ from PIL import Image, PngImagePlugin
 DOCS = Path(__file__).parent
 MODEL = DOCS.parent / "src/anytime/serving/embedded_model"
 SCREENS = ("serving-page.png", "serving-rush.png")
-RATE, DEADLINE = 62, 62
+RATE, DEADLINE = 90, 62
 """Where the sliders of the rush hour stand, from 0 to 100."""
 
 
@@ -51,7 +51,7 @@ def take(address: str) -> None:
     from selenium.webdriver.common.by import By
 
     options = webdriver.ChromeOptions()
-    for option in ("--headless=new", "--no-sandbox", "--hide-scrollbars", "--window-size=1265,1140"):
+    for option in ("--headless=new", "--no-sandbox", "--hide-scrollbars", "--window-size=1265,1400"):
         options.add_argument(option)
     browser = webdriver.Chrome(options=options)
     try:
