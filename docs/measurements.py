@@ -114,6 +114,7 @@ MEASUREMENTS = {
         )
         for name in EXAMPLES
     },
+    "published": benchmark("published", [*EXPORT, f"{SRC}/serving/embedded.py"], "100 --realtime"),
     "shipped": benchmark("shipped", [*INFERENCE, f"{SRC}/serving/embedded.py"], "{data}"),
 }
 """By the record's name. ``{data}`` is CIFAR-10; runs in ``runs/`` that are finished are not trained again."""

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from measuring import results
+
 EXPERIMENTS = Path(__file__).parent.parent / "experiments"
 RECORDS = EXPERIMENTS / "records" / "race"
 BUDGETS = ("6 M", "7 M", "8 M", "9 M", "10 M", "11 M", "12.5 M")
@@ -92,11 +94,28 @@ def about() -> str:
         return "No final network has been trained yet."
     first = records[0]
     return (
-        f"{len(records)} seeds, {first['epochs']} epochs of {first['trained_on']:,} images, "
+        f"Ours: {len(records)} {'seed' if len(records) == 1 else 'seeds'}, {first['epochs']} epochs of {first['trained_on']:,} images, "
         f"{first['params']:,} parameters, {first['macs'][-1] / 1e6:.2f} M multiply-accumulates with all exits, about "
         f"{statistics.mean(record['cpu_seconds'] for record in records) / 3600:.1f} hours of one processor core each; "
         f"answers {first['answers']}, exits {', '.join(str(exit + 1) for exit in first['exits'])}; commit {first['commit']}."
     )
 
 
-TABLES: dict[str, Callable[[], str]] = {"published": against, "published_spent": spent, "published_about": about}
+def params() -> str:
+    """Of our network, in millions."""
+    return f"{final_records()[0]['params'] / 1e6:.1f}"
+
+
+def times() -> str:
+    """Milliseconds of the shipped model's exits beside those of plain networks."""
+    facts = results("published")["facts"]
+    names = [name.removeprefix("eager_").removesuffix("_ms") for name in facts if name.startswith("eager_")]
+    labels = {"plain": "the same stages and last head, no exits before it", "ResNet-8": "ResNet-8"}
+    lines = ["| ms for one image, one thread | PyTorch | ONNX Runtime | 8-bit integers |", "|---|---:|---:|---:|"]
+    for name in names:
+        cells = " | ".join(f"{facts[f'{backend}_{name}_ms']:.2f}" for backend in ("eager", "ONNX", "int8"))
+        lines.append(f"| {labels.get(name, name.replace('_', ' '))} | {cells} |")
+    return "\n" + "\n".join(lines) + "\n"
+
+
+TABLES: dict[str, Callable[[], str]] = {"published": against, "published_spent": spent, "published_about": about, "published_times": times, "published_params": params}
