@@ -118,4 +118,10 @@ def times() -> str:
     return "\n" + "\n".join(lines) + "\n"
 
 
-TABLES: dict[str, Callable[[], str]] = {"published": against, "published_spent": spent, "published_about": about, "published_times": times, "published_params": params}
+TABLES: dict[str, Callable[[], str]] = {
+    "published": against,
+    "published_spent": spent,
+    "published_about": about,
+    "published_times": times,
+    "published_params": params,
+}

@@ -69,6 +69,7 @@ def make(run: Path, data: Path, output: Path) -> None:
     """Write the model of a run, what is known of it, and sample images."""
     tested = read_json(race.RECORDS / f"test-{run.name}.json")
     images = race.load(data, None)
+    assert isinstance(images.validation, anytime.Images)
     net = race.kind_of(tested["answers"], anytime.load(run), images)
     if tested["exits"] != list(range(net.exits)):
         raise SystemExit(f"{run.name} answers with exits {tested['exits']} only: select them before it ships")

@@ -227,7 +227,7 @@ class Training:
         return about | {"held_out": held_out}
 
 
-def kind_of(kind: str, net: anytime.AnytimeNetwork, data: anytime.Data) -> anytime.Network:
+def kind_of(kind: str, net: anytime.Network, data: anytime.Data) -> anytime.Network:
     """The network as it is (``plain``), or ``stacked`` on its training images."""
     return net if kind == "plain" else anytime.combine(net, "stacking", data.batches(data.train))
 

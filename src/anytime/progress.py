@@ -54,7 +54,7 @@ def progress(
 class Silence(Progress):
     """Progress that is not shown."""
 
-    def __exit__(self, *_: object) -> None: ...
+    def __exit__(self, failed: type[BaseException] | None, *_: object) -> None: ...
     def step(self, epoch: int, samples: int, losses: Tensor) -> None: ...  # noqa: D102
     def epoch(self, record: dict[str, Any]) -> None: ...  # noqa: D102
 
