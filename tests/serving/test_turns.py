@@ -154,6 +154,18 @@ def test_of_a_burst_as_many_are_admitted_as_can_be_answered(deadline, count, eac
     assert began == count or began == pytest.approx(most, abs=12)
 
 
+def test_while_no_engine_is_ready_clients_are_told_when_to_try_again():
+    async def run():
+        work = Work()
+        work.turns.call(0.0, lambda: True)
+        work.turns.call(0.0, lambda: True)  # waits
+        work.check(Engine(float("inf")), work.routes["predict"], asyncio.get_running_loop().time() + 1000)
+
+    with pytest.raises(OverloadedError, match="no engine process is ready") as refused:
+        asyncio.run(run())
+    assert refused.value.retry_after == 1.0
+
+
 def test_an_idle_loop_tries_every_request():
     async def run():
         Work().check(Engine(1e9), Work().routes["predict"], asyncio.get_running_loop().time() + 0.01)

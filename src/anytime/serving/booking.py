@@ -8,6 +8,7 @@ request books the latest r seconds before d_i − a that nobody has booked.
 """
 
 from bisect import insort
+from math import inf
 from time import perf_counter
 
 from anytime.serving.admission import OverloadedError
@@ -123,6 +124,8 @@ class Work:
             # Those before it come to the engine one by one, and are all that it does if it is the slower one.
             alone = work + route.take.at(now) + self._first_exit(engine, 1)
             late += max(alone, self._first_exit(engine, before + 1))
+        if late == inf:
+            raise OverloadedError("no engine process is ready: one is being started", 1.0)
         if late > 0:
             raise OverloadedError("its reply would be late", late)
 
