@@ -1,6 +1,7 @@
 """What leaves early loses at most so much: what risk control promises."""
 
 import warnings
+from dataclasses import replace
 
 import pytest
 import torch
@@ -75,7 +76,9 @@ def test_without_labels_it_is_the_disagreement_with_the_last_exit():
     with torch.no_grad():
         last = net(x)[-1].argmax(-1)
     alone = anytime.calibrate(net, [x[:100], x[100:]], risk=0.1, delta=0.1, labels=False)
-    assert alone == anytime.calibrate(net, [(x, last)], risk=0.1, delta=0.1)
+    same = anytime.calibrate(net, [(x, last)], risk=0.1, delta=0.1)
+    assert (alone.labels, same.labels) == (False, True)
+    assert alone == replace(same, labels=False)
     single = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x), batch_size=100)
     labeled = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, last), batch_size=100)
     for batches in (single, labeled, [x.numpy()], [{"x": x}], [{"x": x, "label": last}], [Batch(x, last)]):

@@ -9,7 +9,7 @@ import sys
 import threading
 from contextlib import suppress
 
-from pictures import encoded, many_scans, packed_text
+from encoded_images import encoded, many_scans, packed_text
 
 PICTURE = encoded()
 

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 from attackers import PICTURE, hang_up, send_json, send_pictures
+from encoded_images import encoded
 from honest import DEADLINE, asked
-from pictures import encoded
 from PIL import Image
 from test_wire import small_memory
 from waiting import until

@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from pictures import encoded
+from encoded_images import encoded
 from PIL import Image
 
 import anytime

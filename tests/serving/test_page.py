@@ -11,7 +11,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from pictures import encoded
+from encoded_images import encoded
 from waiting import until
 
 pytestmark = pytest.mark.promise

@@ -9,7 +9,7 @@ import re
 import httpx
 import pytest
 import torch
-from pictures import bomb, encoded, many_scans
+from encoded_images import bomb, encoded, many_scans
 from PIL import Image
 from waiting import until
 

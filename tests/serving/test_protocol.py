@@ -171,9 +171,9 @@ def test_inputs_can_be_refused_before_their_data_are_read():
 @pytest.mark.parametrize(
     ("body", "length", "reason"),
     [
-        (b"", None, "not the JSON"),
-        (b"[]", None, "not the JSON"),
-        (b'{"inputs": [' + 10_000 * b"[", None, "not the JSON"),
+        (b"", None, "unexpected JSON"),
+        (b"[]", None, "unexpected JSON"),
+        (b'{"inputs": [' + 10_000 * b"[", None, "unexpected JSON"),
         (b'{"inputs": []} ', "14", "1 bytes follow"),
         (b'{"inputs": []}', "15", "must be a number of bytes"),
         (b'{"inputs": []}', "-1", "must be a number of bytes"),
@@ -181,7 +181,7 @@ def test_inputs_can_be_refused_before_their_data_are_read():
         (b'{"inputs": []}', "0" * 5000, "must be a number of bytes"),
         (json.dumps({"inputs": [X, X]}).encode(), None, "two inputs called 'x'"),
         (b" " * (4 * 2**20 + 1), None, "send binary data"),
-        (b'{"inputs": []}\xff', None, "not the JSON"),
+        (b'{"inputs": []}\xff', None, "unexpected JSON"),
     ],
 )
 def test_bodies_that_are_no_requests(body, length, reason):

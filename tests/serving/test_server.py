@@ -14,7 +14,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from pictures import encoded
+from encoded_images import encoded
 from waiting import until
 
 import anytime

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from pictures import encoded, packed_text
+from encoded_images import encoded, packed_text
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
