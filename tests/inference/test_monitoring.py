@@ -142,7 +142,8 @@ def test_exits_that_got_worse_raise_an_alarm_and_a_warning(seed):
     watch(monitor, later._replace(logits=later.logits + 2 * noise))
     report = monitor.report()
     assert "calibrate again" in str(report.alarm)
-    assert "more than" in str(report.warning) or "unlike" in str(report.warning)
+    assert report.warning is not None
+    assert report.evidence["inputs"] >= 1, "the first exit's scores alone are evidence enough"
     assert report.disagreement[0] > report.allowed or report.risk[0] > report.promised
     assert report.audited == 3500
     assert sum(report.shares) == pytest.approx(1)

@@ -338,7 +338,7 @@ def test_an_engine_that_is_killed_is_replaced(serve, run_folder):
         stop.set()
         for thread in clients:
             thread.join()
-    assert set(outcomes) <= {200, 500, 503, 504}  # all are 200 if the spare was ready, and the machine not too busy
+    assert set(outcomes) <= {200, 500, 503}  # all are 200 if the spare was ready
 
 
 def children(pid):
